@@ -1,0 +1,39 @@
+"""Sequence modelling behind one contract: train, measure and use any model of p(x) = Π p(x_t | x_<t).
+
+import chainrule as cr
+
+run = cr.train("book.txt", model="lstm", minutes=5)
+print(run.evaluate("test.txt").bits_per_byte)
+print(run.generate("The ")[0].text)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chainrule.api import Generated, LineScore, Run, load, train
+    from chainrule.compare import compare
+    from chainrule.errors import ChainruleError
+    from chainrule.evaluation.report import Evaluation
+
+__all__ = ["ChainruleError", "Evaluation", "Generated", "LineScore", "Run", "compare", "load", "train"]
+
+_HOMES = {
+    "ChainruleError": "chainrule.errors",
+    "Evaluation": "chainrule.evaluation.report",
+    "Generated": "chainrule.api",
+    "LineScore": "chainrule.api",
+    "Run": "chainrule.api",
+    "compare": "chainrule.compare",
+    "load": "chainrule.api",
+    "train": "chainrule.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for, so that `import chainrule` is quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'chainrule' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)

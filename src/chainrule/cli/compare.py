@@ -1,0 +1,63 @@
+"""chainrule compare"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chainrule.cli.common import Field, Json, Seed, Settings, print_json, say, training_display
+
+
+def compare(
+    data: Annotated[list[str], typer.Argument(metavar="DATA…", help="Files, folders, - or hf:NAME/CONFIG:SPLIT.")],
+    models: Annotated[str, typer.Option(help="Names with commas between; MODEL:OUTPUT for another output layer.")],
+    valid: Annotated[list[str] | None, typer.Option(help="Validation text (default: the last 5% of DATA).")] = None,
+    test: Annotated[list[str] | None, typer.Option(help="Text to measure on (default: the validation text).")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="As in train.")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="As in train.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of options for all of them.")] = None,
+    settings: Settings = None,
+    minutes: Annotated[float | None, typer.Option(help="Budget of each model (default: 5).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget of each model in steps.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Budget of each model in passes over the text.")] = None,
+    seed: Seed = None,
+    field: Field = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs (default: runs/compare-TEXT).")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
+    json: Json = False,
+) -> None:
+    """Train several models at the same budget and print one leaderboard; what is finished is not trained again."""
+    from chainrule.compare import compare as run_comparison
+    from chainrule.config import parse_settings
+    from chainrule.report import leaderboard
+
+    with training_display() as listener:
+        rows = run_comparison(
+            *data,
+            models=[name.strip() for name in models.split(",") if name.strip()],
+            valid=valid or (),
+            test=test or (),
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            config=config,
+            settings=parse_settings(settings or []),
+            minutes=minutes,
+            steps=steps,
+            epochs=epochs,
+            seed=seed,
+            field=field,
+            out=out,
+            listener=listener,
+            done=lambda row: listener.note(f"{row.model}: {row.bits_per_byte:.3f} bits per byte"),
+        )
+    if json:
+        print_json([row.to_dict() for row in rows])
+    elif markdown:
+        print(leaderboard.markdown(rows), end="")
+    else:
+        from rich.console import Console
+
+        Console().print(leaderboard.table(rows))
+        say(rows[0].protocol)

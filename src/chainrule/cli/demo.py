@@ -1,0 +1,31 @@
+"""chainrule demo"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chainrule.cli.common import Json, print_json, say, training_display
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the text and the runs.")] = Path("runs/demo"),
+    seconds: Annotated[float, typer.Option(help="Training time of each model.")] = 18.0,
+    json: Json = False,
+) -> None:
+    """Train a spread of models on text that every Python has, and show the leaderboard and a sample from the best."""
+    from chainrule.demo import run_demo
+    from chainrule.report import leaderboard
+
+    with training_display() as listener:
+        rows, sample = run_demo(out, seconds, listener)
+    if json:
+        print_json({"rows": [row.to_dict() for row in rows], "sample": sample})
+        return
+    from rich.console import Console
+
+    Console().print(leaderboard.table(rows, title="pydoc topics, test text"))
+    say(rows[0].protocol)
+    print(f"\nA sample from the best, {rows[0].model}:\n\n{sample}")

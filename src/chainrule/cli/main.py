@@ -1,0 +1,52 @@
+"""The command line: one thin file a verb, gathered here.
+
+Torch is imported inside the verbs, so --help answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from chainrule.cli import compare, compress, demo, evaluate, generate, info, score, tokenize, train
+from chainrule.errors import ChainruleError
+
+app = typer.Typer(
+    name="chainrule",
+    help="Train, measure and use models of sequences: one contract, one measure (bits per byte), one decoder.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("demo")(demo.demo)
+app.command("train")(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command("score")(score.score)
+app.command("generate")(generate.generate)
+app.command("compare")(compare.compare)
+app.command("compress")(compress.compress)
+app.command("decompress")(compress.decompress)
+app.command("models")(info.models)
+app.command("info")(info.info)
+app.command("tokenize")(tokenize.tokenize)
+
+
+def main() -> None:
+    """Run a verb; a mistake becomes one line and exit code 2, Ctrl-C exit code 130."""
+    try:
+        app()
+    except ChainruleError as error:
+        print(f"chainrule: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("chainrule: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

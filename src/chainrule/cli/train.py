@@ -1,0 +1,82 @@
+"""chainrule train"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chainrule.cli.common import Field, Json, Seed, Settings, print_fields, print_json, say, training_display
+
+
+def train(
+    data: Annotated[list[str], typer.Argument(metavar="DATA…", help="Files, folders, - or hf:NAME/CONFIG:SPLIT.")],
+    model: Annotated[str | None, typer.Option(help="See `chainrule models` (default: lstm).")] = None,
+    valid: Annotated[list[str] | None, typer.Option(help="Validation text (default: the last 5% of DATA).")] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="word, char, byte, bpe, unigram, jieba, or a tokenizer file (default: by the text)."),
+    ] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Most tokens the tokeniser may know.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="softmax, hierarchical, adaptive, sampled or nce (default: softmax).")
+    ] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="likelihood or scheduled-sampling (default: likelihood).")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of options, such as a recipe.")] = None,
+    settings: Settings = None,
+    minutes: Annotated[float | None, typer.Option(help="Train for so long (default: 5 if no budget is given).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Train for so many optimiser steps.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Train for so many passes over the text.")] = None,
+    seed: Seed = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps (default: auto).")] = None,
+    field: Field = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder (default: runs/MODEL-TEXT).")] = None,
+    json: Json = False,
+) -> None:
+    """Train a model on text. The same command again goes on where it stopped; Ctrl-C saves."""
+    from chainrule import api
+    from chainrule.config import parse_settings
+
+    with training_display() as listener:
+        run = api.train(
+            *data,
+            model=model,
+            valid=valid or (),
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            output=output,
+            objective=objective,
+            config=config,
+            minutes=minutes,
+            steps=steps,
+            epochs=epochs,
+            seed=seed,
+            device=device,
+            field=field,
+            out=out,
+            settings=parse_settings(settings or []),
+            listener=listener,
+        )
+    if not run.leads:
+        return
+    if not run.result:
+        say(f"stopped and saved; the same command goes on from here: {run.folder.path}")
+        raise typer.Exit(130)
+    _report(run, json)
+
+
+def _report(run: api.Run, json: bool) -> None:  # type: ignore[name-defined]  # noqa: F821
+    """What the training came to."""
+    measured = run.evaluate_held_out().to_dict()
+    result = {key: run.result[key] for key in ("steps", "seconds", "parameters", "tokens_per_second", "peak_memory")}
+    if json:
+        print_json({"run": str(run.folder.path), **result, "valid": measured})
+        return
+    shown = {key: measured[key] for key in ("perplexity", "bits_per_byte")}
+    print_fields({"run": str(run.folder.path), **result, **{f"valid {key}": value for key, value in shown.items()}})
+    say(measured["protocol"])
+    if run.config.recipe:
+        say(f"the recipe expects: {run.config.recipe.expected}")

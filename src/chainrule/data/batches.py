@@ -1,0 +1,94 @@
+"""Tokens to batches. Batch number i is a function of i alone, so resuming needs no more than a number.
+
+Legend: B batch, T time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from chainrule.types import Batch, map_state
+
+Tokens = np.ndarray[Any, Any]
+
+
+class Batches(Protocol):
+    """A source of batches for the trainer."""
+
+    per_epoch: int
+
+    def batch(self, index: int) -> tuple[Batch, bool]:
+        """Batch `index`, and whether the carried state begins anew before it."""
+        ...
+
+
+def _batch(rows_BT: Tokens) -> Batch:
+    """Rows of T + 1 tokens: the first T are read, the last T predicted."""
+    tokens = torch.from_numpy(rows_BT.astype(np.int64))
+    return Batch(tokens[:, :-1], tokens[:, 1:])
+
+
+class StreamBatches:
+    """The text cut into B contiguous tracks, walked T tokens at a time, for models that carry their state.
+
+    From the second epoch on the text is read from another starting point, so that chunks never fall twice alike.
+    """
+
+    def __init__(
+        self, tokens: Tokens, batch_size: int, length: int, *, eos: int, seed: int, rank: int, world: int
+    ) -> None:
+        rows = max(1, min(batch_size * world, len(tokens) // 2))
+        self.tokens, self.eos, self.seed, self.length = tokens, eos, seed, length
+        self.track = len(tokens) // rows
+        self.rows = np.arange(rows)[rank * rows // world : (rank + 1) * rows // world]
+        self.per_epoch = -(-self.track // length)
+
+    def batch(self, index: int) -> tuple[Batch, bool]:
+        epoch, chunk = divmod(index, self.per_epoch)
+        begin, end = chunk * self.length, min((chunk + 1) * self.length, self.track)
+        places = self._offset(epoch) + self.rows[:, None] * self.track + np.arange(begin - 1, end)
+        rows_BT = np.asarray(self.tokens[places % len(self.tokens)])
+        if epoch == 0 and chunk == 0 and self.rows[0] == 0:
+            rows_BT[0, 0] = self.eos  # before the first token of the text stands the end of a line
+        return _batch(rows_BT), chunk == 0
+
+    def _offset(self, epoch: int) -> int:
+        return 0 if epoch == 0 else int(np.random.default_rng([self.seed, epoch]).integers(len(self.tokens)))
+
+
+class BlockBatches:
+    """Blocks of T tokens in random order, each seen once an epoch, for models that see a window."""
+
+    def __init__(
+        self, tokens: Tokens, batch_size: int, length: int, *, eos: int, seed: int, rank: int, world: int
+    ) -> None:
+        self.tokens, self.seed = tokens, seed
+        self.length = max(1, min(length, len(tokens) - 1))
+        self.blocks = max(1, (len(tokens) - 1) // self.length)
+        self.rows = max(1, min(batch_size * world, self.blocks))
+        self.mine = slice(rank * self.rows // world, (rank + 1) * self.rows // world)
+        self.per_epoch = max(1, self.blocks // self.rows)
+        self._order: tuple[int, Tokens] = (-1, np.empty(0))
+
+    def batch(self, index: int) -> tuple[Batch, bool]:
+        epoch, place = divmod(index, self.per_epoch)
+        starts = self._starts(epoch)[place * self.rows : (place + 1) * self.rows][self.mine]
+        return _batch(np.asarray(self.tokens[starts[:, None] + np.arange(self.length + 1)])), True
+
+    def _starts(self, epoch: int) -> Tokens:
+        """Where the blocks of an epoch begin: a random grid in random order."""
+        if self._order[0] != epoch:
+            rng = np.random.default_rng([self.seed, epoch])
+            slack = len(self.tokens) - 1 - self.blocks * self.length
+            offset = int(rng.integers(slack + 1)) if slack > 0 else 0
+            self._order = (epoch, rng.permutation(self.blocks) * self.length + offset)
+        return self._order[1]
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch's tensors on `device`."""
+    moved: Batch = map_state(lambda tensor: tensor.to(device), batch)
+    return moved

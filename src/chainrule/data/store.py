@@ -1,0 +1,172 @@
+"""The tokens of a text on disk, memory-mapped, made once and used again while neither text nor tokeniser changes.
+
+    cache/<key>/tokens.bin    the ids, little-endian, in the narrowest of uint8, uint16 and uint32 that holds them
+    cache/<key>/counts.npy    how often each id comes, int64
+    cache/<key>/store.json    the rest: sizes, fingerprints, bits of the residue, a checksum of tokens.bin
+
+The folder is built under another name and renamed when complete, so it is whole or absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import weakref
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chainrule.files import folder_atomically
+from chainrule.text.readers import Texts
+from chainrule.text.residue import ResidueMeter
+from chainrule.text.tokenizers.base import Tokenizer
+
+VERSION = 1
+TOKENS, COUNTS, ABOUT = "tokens.bin", "counts.npy", "store.json"
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class About:
+    """What `store.json` says."""
+
+    version: int
+    tokens: int
+    bytes: int
+    lines: int
+    oov: int
+    residue_bits: float
+    dtype: str
+    checksum: int
+    text: str  # fingerprints
+    tokenizer: str
+
+
+class TokenStore:
+    """The tokens of one text. `tokens` is a read-only memory map; nothing else is large."""
+
+    def __init__(self, folder: Path, about: About) -> None:
+        self.folder = folder
+        self.bytes, self.lines, self.oov = about.bytes, about.lines, about.oov
+        self.residue_bits = about.residue_bits
+        self.fingerprint = _key(about.text, about.tokenizer)
+        self.counts_V: NDArray[np.int64] = np.load(folder / COUNTS, allow_pickle=False)
+        dtype = np.dtype(about.dtype)
+        # A file of no bytes cannot be mapped.
+        self.tokens: NDArray[Any] = np.memmap(folder / TOKENS, dtype, "r") if about.tokens else np.zeros(0, dtype)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def open_store(
+    texts: Texts, tokenizer: Tokenizer, *, cache: Path | None = None, progress: Progress | None = None
+) -> TokenStore:
+    """The tokens of `texts`, from `cache` if they are there; `progress(bytes done, of all)` is called at times."""
+    root, temporary = _usable(cache or default_cache())
+    folder = root / _key(texts.fingerprint(), tokenizer.fingerprint)
+    about = _read_about(folder, len_counts=tokenizer.vocab_size)
+    if about is None:
+        with folder_atomically(folder) as building:
+            about = _write(building, texts, tokenizer, progress)
+    store = TokenStore(folder, about)
+    if temporary:
+        weakref.finalize(store, shutil.rmtree, root, ignore_errors=True)
+    return store
+
+
+def default_cache() -> Path:
+    """$CHAINRULE_CACHE, or `chainrule` in $XDG_CACHE_HOME or in ~/.cache."""
+    if chosen := os.environ.get("CHAINRULE_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "chainrule"
+
+
+def _usable(cache: Path) -> tuple[Path, bool]:
+    """The cache if it can be written, else a temporary folder, and whether it is one."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="chainrule-")), True
+    if os.access(cache, os.W_OK | os.X_OK):
+        return cache, False
+    return Path(tempfile.mkdtemp(prefix="chainrule-")), True
+
+
+def _key(text: str, tokenizer: str) -> str:
+    return hashlib.blake2b(f"{VERSION} {text} {tokenizer}".encode(), digest_size=16).hexdigest()
+
+
+def _read_about(folder: Path, len_counts: int) -> About | None:
+    """What a folder says of itself, None if it is missing or its files are not what it says."""
+    try:
+        about = About(**json.loads((folder / ABOUT).read_bytes()))
+        counts = np.load(folder / COUNTS, allow_pickle=False)
+        size = (folder / TOKENS).stat().st_size
+        whole = (
+            about.version == VERSION
+            and size == about.tokens * np.dtype(about.dtype).itemsize
+            and counts.shape == (len_counts,)
+            and counts.sum() == about.tokens
+            and _checksum(folder / TOKENS) == about.checksum
+        )
+    except (OSError, ValueError, TypeError, EOFError):
+        return None
+    return about if whole else None
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress | None) -> About:
+    """Tokenise the text into a folder, a block at a time."""
+    dtype = np.dtype(_narrowest(tokenizer.vocab_size))
+    counts_V = np.zeros(tokenizer.vocab_size, np.int64)
+    meter = ResidueMeter(tokenizer)
+    checksum = done = 0
+    with (folder / TOKENS).open("wb") as file:
+        for block in tokenizer.blocks(texts):
+            ids = tokenizer.encode_block(block)
+            meter.add(block, ids)
+            counts_V += np.bincount(ids, minlength=len(counts_V))
+            data = ids.astype(dtype, copy=False).tobytes()
+            file.write(data)
+            checksum = zlib.crc32(data, checksum)
+            if progress:
+                done += len(block.encode(errors="surrogateescape"))
+                progress(done, texts.size)
+    meter.finish()
+    np.save(folder / COUNTS, counts_V, allow_pickle=False)
+    about = About(
+        version=VERSION,
+        tokens=int(counts_V.sum()),
+        bytes=texts.size,
+        lines=int(counts_V[tokenizer.eos]),
+        oov=meter.oov,
+        residue_bits=meter.bits,
+        dtype=dtype.str,
+        checksum=checksum,
+        text=texts.fingerprint(),
+        tokenizer=tokenizer.fingerprint,
+    )
+    (folder / ABOUT).write_text(json.dumps(asdict(about), indent=1))
+    return about
+
+
+def _narrowest(vocab_size: int) -> str:
+    """The little-endian type of the ids 0 to vocab_size - 1."""
+    return "<u1" if vocab_size <= 1 << 8 else "<u2" if vocab_size <= 1 << 16 else "<u4"

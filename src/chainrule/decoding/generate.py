@@ -1,0 +1,101 @@
+"""Walking any stepper forward, one chosen token at a time.
+
+    for token_B in stream(model, prompt, eos=eos, bos=eos, max_new_tokens=200, choose=Sample(0.8)): ...
+    generate(model, prompt, eos=eos, bos=eos, max_new_tokens=200, choose=Greedy())  # the same, collected
+
+A prompt is read once, whatever number of sequences is asked for. A row that has produced `eos` goes on producing `eos`
+until all rows have ended, so that the rows of a stream stay one rectangle.
+
+Legend: B rows generated side by side, T time, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from chainrule.decoding.greedy import Chooser
+from chainrule.decoding.prompt import check_limit, device_of, prefill
+from chainrule.errors import ConfigError
+from chainrule.types import Stepper
+
+
+def stream(
+    stepper: Stepper,
+    prompt_T: Tensor | None = None,
+    *,
+    eos: int | None,
+    bos: int,
+    max_new_tokens: int,
+    choose: Chooser,
+    num_return_sequences: int = 1,
+) -> Iterator[Tensor]:
+    """Yield token_B at each step, B = num_return_sequences, as soon as it is chosen.
+
+    The stepper reads `bos`, then the prompt, then its own choices. It stops once every row has produced `eos` (which is
+    yielded; None: never), or after `max_new_tokens`.
+    """
+    _check(max_new_tokens, num_return_sequences)
+    return _stream(stepper, prompt_T, eos, bos, max_new_tokens, choose, num_return_sequences)
+
+
+def generate(
+    stepper: Stepper,
+    prompt_T: Tensor | None = None,
+    *,
+    eos: int | None,
+    bos: int,
+    max_new_tokens: int,
+    choose: Chooser,
+    num_return_sequences: int = 1,
+) -> list[Tensor]:
+    """What `stream` yields, as one tensor of new tokens a sequence, each up to and with its first `eos`."""
+    _check(max_new_tokens, num_return_sequences)
+    with torch.inference_mode():
+        steps = list(_walk(stepper, prompt_T, eos, bos, max_new_tokens, choose, num_return_sequences))
+    return [_until(tokens_T, eos) for tokens_T in torch.stack(steps, 1)]
+
+
+def _check(max_new_tokens: int, num_return_sequences: int) -> None:
+    check_limit(max_new_tokens)
+    if num_return_sequences < 1:
+        raise ConfigError(f"num_return_sequences is {num_return_sequences}, but at least 1 must be asked for.")
+
+
+def _walk(
+    stepper: Stepper, prompt_T: Tensor | None, eos: int | None, bos: int, limit: int, choose: Chooser, rows: int
+) -> Iterator[Tensor]:
+    """Choose and step until all rows have ended, adding as little as can be to the time of a step."""
+    first_1 = torch.tensor([bos], device=device_of(stepper))
+    fed_1T = (first_1 if prompt_T is None else torch.cat([first_1, prompt_T.to(first_1)]))[None]
+    log_probs_BV, state = prefill(stepper, stepper.start(1), fed_1T)
+    if rows > 1:
+        copies_B = first_1.new_zeros(rows)
+        log_probs_BV, state = log_probs_BV.index_select(0, copies_B), stepper.select(state, copies_B)
+    ended_B = None
+    for remaining in range(limit - 1, -1, -1):
+        token_B = choose(log_probs_BV)
+        if ended_B is not None and eos is not None:
+            token_B = token_B.masked_fill(ended_B, eos)
+        yield token_B
+        if not remaining:
+            return
+        if rows > 1 and eos is not None:
+            ended_B = token_B == eos
+            if bool(ended_B.all()):
+                return
+        elif eos is not None and token_B.item() == eos:
+            return
+        log_probs_BV, state = stepper.step(state, token_B)
+
+
+# For a stream inference mode is entered anew at each step, so that between steps the caller's own mode holds.
+_stream = torch.inference_mode()(_walk)
+
+
+def _until(tokens_T: Tensor, eos: int | None) -> Tensor:
+    """The tokens up to and with the first eos."""
+    ends = (tokens_T == eos).nonzero() if eos is not None else tokens_T.new_empty(0)
+    return tokens_T[: int(ends[0]) + 1] if len(ends) else tokens_T

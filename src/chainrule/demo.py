@@ -1,0 +1,56 @@
+"""The demonstration: a spread of models on the language reference that comes with Python, split three ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from chainrule.api import load
+from chainrule.compare import Row, compare
+from chainrule.files import write_atomically
+from chainrule.fitting import Listener
+
+MODELS = ("average", "feedforward", "rnn", "gru", "lstm", "sr", "conv-attention", "transformer")
+
+PER_MODEL: dict[str, dict[str, Any]] = {
+    "average": {"model": {"weights": "attention"}},
+}
+
+
+def builtin_text() -> str:
+    """Half a megabyte of English: the topics that `help()` knows."""
+    from pydoc_data.topics import topics
+
+    return "\n".join(topics[name].strip("\n") + "\n" for name in sorted(topics))
+
+
+def write_splits(folder: Path) -> dict[str, Path]:
+    """The text in three files: eight tenths to train on, one to validate, one to test."""
+    lines = builtin_text().splitlines(keepends=True)
+    places = [0, len(lines) * 8 // 10, len(lines) * 9 // 10, len(lines)]
+    paths = {name: folder / f"{name}.txt" for name in ("train", "valid", "test")}
+    for path, begin, end in zip(paths.values(), places, places[1:], strict=True):
+        text = "".join(lines[begin:end])
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_atomically(path, text)
+    return paths
+
+
+def run_demo(out: Path, seconds: float, listener: Listener) -> tuple[list[Row], str]:
+    """Train and measure all; the rows, best first, and a sample from the best."""
+    paths = write_splits(out)
+    rows = compare(
+        paths["train"],
+        models=MODELS,
+        valid=paths["valid"],
+        test=paths["test"],
+        tokenizer="bpe",
+        vocab_size=1024,
+        minutes=seconds / 60,
+        out=out,
+        per_model=PER_MODEL,
+        listener=listener,
+        done=lambda row: listener.note(f"  {row.bits_per_byte:.3f} bits per byte"),
+    )
+    sample = load(rows[0].run).generate("The ", max_new_tokens=120, temperature=0.7, top_p=0.9, seed=1)
+    return rows, sample[0].text

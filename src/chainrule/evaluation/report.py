@@ -1,0 +1,144 @@
+"""The measures of a language model on a text, with the protocol that makes them and the signature that names them.
+
+    bits_per_byte = (-log2 p(tokens) + bits for what the tokens do not tell) / bytes of the text
+
+is the length of a real code for the very bytes of the text, so it compares models over different tokens. Perplexity
+depends on the tokens, and on what is done about words the vocabulary lacks; the protocol says so in words.
+
+Legend: N tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from chainrule.errors import DataError
+from chainrule.evaluation.perplexity import CHUNK, Likelihood, Progress, StreamScorer, evaluating, score_stream, total
+from chainrule.evaluation.tracks import track_count
+
+if TYPE_CHECKING:
+    from chainrule.data.store import TokenStore
+    from chainrule.text.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model measured on a text."""
+
+    tokens: int
+    oov: int  # words or characters that the vocabulary lacks
+    bytes: int
+    cross_entropy: float  # nats a token
+    perplexity: float
+    perplexity_without_oov: float
+    bits_per_byte: float
+    signature: str
+    protocol: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values; JSON has no infinity and no NaN, so these become None."""
+        return {name: _json(value) for name, value in asdict(self).items()}
+
+
+def evaluate(
+    model: StreamScorer,
+    store: TokenStore,
+    tokenizer: Tokenizer,
+    *,
+    chunk: int = CHUNK,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Measure a model on a tokenised text in one pass."""
+    if not len(store) or not store.bytes:
+        raise DataError("the text has no tokens, so there is nothing to measure; give a text with at least one line.")
+    every, known = _likelihoods(model, store, tokenizer, chunk, progress)
+    mean = every.nats / every.tokens
+    return Evaluation(
+        tokens=every.tokens,
+        oov=store.oov,
+        bytes=store.bytes,
+        cross_entropy=mean,
+        perplexity=_perplexity(mean),
+        perplexity_without_oov=_perplexity(known.nats / known.tokens) if known.tokens else math.nan,
+        bits_per_byte=(every.nats / math.log(2) + store.residue_bits) / store.bytes,
+        signature=signature(store, tokenizer),
+        protocol=protocol(store, tokenizer),
+    )
+
+
+def _likelihoods(
+    model: StreamScorer, store: TokenStore, tokenizer: Tokenizer, chunk: int, progress: Progress | None
+) -> tuple[Likelihood, Likelihood]:
+    """Of all tokens, and of all but the unknown ones (where the text has any that are not literal)."""
+    nats, unknown_nats, unknown = 0.0, 0.0, 0
+    unk = tokenizer.unk if store.oov else None
+    with evaluating(model):
+        for piece in score_stream(model, store.tokens, eos=tokenizer.eos, chunk=chunk, progress=progress):
+            nats -= total(piece.log_probs_N)
+            if unk is not None:
+                is_unknown_N = piece.tokens_N == unk
+                unknown += int(is_unknown_N.sum())
+                unknown_nats -= total(piece.log_probs_N[is_unknown_N])
+    every = Likelihood(nats, len(store))
+    return every, Likelihood(nats - unknown_nats, every.tokens - unknown)
+
+
+def _perplexity(mean_nats: float) -> float:
+    """exp, for any mean: a model that rules out what happened has a perplexity without bound."""
+    try:
+        return math.exp(mean_nats)
+    except OverflowError:
+        return math.inf
+
+
+def _json(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def signature(store: TokenStore, tokenizer: Tokenizer) -> str:
+    """What a figure was made of, in one line: equal signatures make comparable figures."""
+    fields = {
+        "tokens": len(store),
+        "oov": store.oov,
+        "bytes": store.bytes,
+        "eos": "predicted",
+        "unk": "none" if tokenizer.unk is None else "spelled",
+        "tracks": track_count(len(store)),
+        "context": "carried",
+        "data": store.fingerprint[:8],
+        "tokenizer": f"{tokenizer.kind}#{tokenizer.fingerprint[:8]}",
+        "chainrule": _version(),
+    }
+    return "|".join(f"{name}:{value}" for name, value in fields.items())
+
+
+def protocol(store: TokenStore, tokenizer: Tokenizer) -> str:
+    """How the figures come about, in words."""
+    tracks = track_count(len(store))
+    carried = "from the first token to the last" if tracks == 1 else f"through each of {tracks} contiguous tracks"
+    return (
+        f"{len(store)} tokens are predicted one by one, the <eos> that ends each line among them; "
+        f"{_about_unk(store, tokenizer)}; state is carried {carried}; "
+        f"bits per byte is the length of a code for the {store.bytes} bytes of the text."
+    )
+
+
+def _about_unk(store: TokenStore, tokenizer: Tokenizer) -> str:
+    if tokenizer.unk is None:
+        return "there is no <unk>"
+    if not store.oov:
+        return "<unk> is a token like any other, and none stands for a word the vocabulary lacks"
+    return (
+        f"<unk> is a token like any other, bits per byte also pays for the spelling of the {store.oov} it hides, and "
+        "perplexity without OOV leaves out every <unk>"
+    )
+
+
+def _version() -> str:
+    try:
+        return version("chainrule")
+    except PackageNotFoundError:  # run from a source tree
+        return "source"

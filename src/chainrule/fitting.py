@@ -1,0 +1,280 @@
+"""From a configuration to a trained run: text, tokens, model, training, in that order.
+
+`fit` is all of `chainrule train`. Called again with the same options it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from chainrule.config import RunConfig, parse
+from chainrule.data.batches import Batches, BlockBatches, StreamBatches
+from chainrule.data.store import TokenStore, open_store
+from chainrule.errors import ConfigError, DataError
+from chainrule.evaluation.perplexity import evaluate_tokens
+from chainrule.machine import PeakMemory, choose_device, physical_cores
+from chainrule.registry import MODELS, OBJECTIVES
+from chainrule.runs import RunFolder, build_model
+from chainrule.text.readers import Texts, open_texts
+from chainrule.text.split import hold_out
+from chainrule.text.tokenizers import Tokenizer, train_tokenizer
+from chainrule.training.loop import Hooks, Trainer, Update
+from chainrule.training.presets import choose_tokenizer, resolve
+from chainrule.training.processes import Processes
+from chainrule.types import Vocabulary
+
+# Options that may differ when a run is taken up again: they say how long and where, not what.
+FREE = ("minutes", "steps", "epochs", "device", "threads", "save_seconds", "log_steps", "compile")
+
+
+@dataclass
+class Listener:
+    """Who wants to know how it goes. Every method may be replaced; nothing is said by default."""
+
+    note: Callable[[str], None] = lambda text: None
+    tokenized: Callable[[int, int], None] = lambda done, whole: None
+    update: Callable[[Update], None] = lambda update: None
+
+
+@dataclass
+class Corpus:
+    """A text to train on and one to validate with, as tokens of one tokeniser."""
+
+    tokenizer: Tokenizer
+    train: TokenStore
+    valid: TokenStore
+
+
+@dataclass
+class Fitted:
+    """What `fit` gives back."""
+
+    folder: RunFolder
+    finished: bool
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) -> Fitted:
+    """Train what `config` describes into the folder `out`, or go on with it, or find it done."""
+    listener = listener or Listener()
+    folder = RunFolder(out)
+    processes = Processes.join()
+    _same_request(folder, config)
+    if (done := folder.read_result()) and done["budget"] == _budget(config):
+        listener.note(f"{out} is finished already; choose another --out, or a larger budget to train on")
+        return Fitted(folder, True, done)
+    torch.set_num_threads(config.training.threads or physical_cores())
+    corpus = _corpus(config, folder, listener)
+    config = _resolve(config, corpus, folder)
+    device = choose_device(config.training.device)
+    torch.manual_seed(config.seed + processes.rank)
+    model = _model(config, corpus).to(device)
+    if processes.leads:
+        _begin(folder, config, corpus)
+    memory = PeakMemory()
+    trainer = _trainer(config, corpus, model, folder, listener, device, processes)
+    with _stop_signals() as stopping:
+        trainer.hooks.stopping = stopping
+        finished = trainer.fit()
+    result = _result(config, trainer) | {"peak_memory": memory.bytes}
+    if finished and processes.leads:
+        folder.write_result(result)
+    return Fitted(folder, finished, result)
+
+
+# Text to tokens
+
+
+def _corpus(config: RunConfig, folder: RunFolder, listener: Listener) -> Corpus:
+    texts = open_texts(config.data.train, field=config.data.field)
+    if config.data.valid:
+        valid = open_texts(config.data.valid, field=config.data.field)
+    else:
+        texts, valid = hold_out(texts, config.data.held_out)
+    tokenizer = _tokenizer(config, texts, folder, listener)
+    store = open_store(texts, tokenizer, progress=listener.tokenized)
+    corpus = Corpus(tokenizer, store, open_store(valid, tokenizer))
+    if len(corpus.train) < 2:
+        raise DataError(f"{texts.name} has {len(corpus.train)} token(s); training needs at least 2, give it more text.")
+    return corpus
+
+
+def _tokenizer(config: RunConfig, texts: Texts, folder: RunFolder, listener: Listener) -> Tokenizer:
+    if folder.exists() and (folder.path / "tokenizer.json").exists():
+        return folder.read_tokenizer()
+    sample = next(texts.blocks()).data[:100_000].decode(errors="replace")
+    chosen = choose_tokenizer(config.tokenizer, sample, texts.size)
+    listener.note(f"tokeniser: {chosen.kind}")
+    options = {"split": chosen.split} if chosen.kind == "word" else {}
+    kind = str(chosen.kind)
+    return train_tokenizer(kind, texts, vocab_size=chosen.vocab_size, min_count=chosen.min_count, **options)
+
+
+# The model and its surroundings
+
+
+def _resolve(config: RunConfig, corpus: Corpus, folder: RunFolder) -> RunConfig:
+    if folder.exists():  # taken up again: what was chosen stays chosen, the budget may be new
+        saved = folder.read_config()
+        free = {name: getattr(config.training, name) for name in FREE}
+        if not any(_budget(config).values()):
+            free |= _budget(saved)
+        return saved.model_copy(update={"training": saved.training.model_copy(update=free)})
+    make = MODELS.get(config.model.name).make
+    options = set(make.Config.model_fields)
+    parse(make.Config, config.model.options, "model")
+    windowed = "context" in options
+    config = resolve(
+        config, tokens=len(corpus.train), vocabulary=corpus.tokenizer.vocab_size, windowed=windowed, options=options
+    )
+    tokenizer = config.tokenizer.model_copy(
+        update={"kind": config.tokenizer.kind or corpus.tokenizer.kind, "vocab_size": corpus.tokenizer.vocab_size}
+    )
+    return config.model_copy(update={"tokenizer": tokenizer})
+
+
+def _model(config: RunConfig, corpus: Corpus) -> nn.Module:
+    vocabulary = Vocabulary(corpus.tokenizer.vocab_size, corpus.tokenizer.eos, np.asarray(corpus.train.counts_V))
+    return build_model(config, vocabulary)
+
+
+def _trainer(
+    config: RunConfig,
+    corpus: Corpus,
+    model: nn.Module,
+    folder: RunFolder,
+    listener: Listener,
+    device: torch.device,
+    processes: Processes,
+) -> Trainer:
+    objective = OBJECTIVES.get(config.objective.name).make
+    hooks = Hooks(validate=_validator(config, corpus), show=listener.update)
+    return Trainer(
+        model=model,
+        objective=objective(parse(objective.Config, config.objective.options, "objective")),
+        batches=_batches(config, corpus, processes),
+        config=config.training,
+        folder=folder,
+        hooks=hooks,
+        carries=config.training.batching == "stream" and getattr(model, "window", None) is None,
+        device=device,
+        processes=processes,
+    )
+
+
+def _batches(config: RunConfig, corpus: Corpus, processes: Processes) -> Batches:
+    t = config.training
+    assert t.batch_size is not None
+    assert t.length is not None
+    kind = StreamBatches if t.batching == "stream" else BlockBatches
+    return kind(
+        corpus.train.tokens,
+        t.batch_size,
+        t.length,
+        eos=corpus.tokenizer.eos,
+        seed=config.seed,
+        rank=processes.rank,
+        world=processes.world,
+    )
+
+
+def _validator(config: RunConfig, corpus: Corpus) -> Callable[[Any], float]:
+    """Many short tracks: a validation only ranks the weights of one run, and is to be quick."""
+    tokens = corpus.valid.tokens[: config.training.valid_tokens]
+    tracks = max(1, min(64, len(tokens) // 256))
+
+    def validate(model: Any) -> float:
+        total, count = evaluate_tokens(model, tokens, eos=corpus.tokenizer.eos, tracks=tracks)
+        return total / count
+
+    return validate
+
+
+# The folder
+
+
+def _begin(folder: RunFolder, config: RunConfig, corpus: Corpus) -> None:
+    corpus.tokenizer.save(folder.path)
+    folder.write_signature(
+        {
+            "data": corpus.train.fingerprint,
+            "valid": corpus.valid.fingerprint,
+            "tokenizer": f"{corpus.tokenizer.kind}#{corpus.tokenizer.fingerprint}",
+            "seed": str(config.seed),
+        }
+    )
+    folder.write_config(config)
+
+
+def _same_request(folder: RunFolder, config: RunConfig) -> None:
+    """The options as given must be those the run was made with, except the free ones."""
+    request = config.model_dump(mode="json", exclude_none=True)
+    request["training"] = {key: value for key, value in request["training"].items() if key not in FREE}
+    before = folder.read_request()
+    if before is None:
+        folder.write_request(request)
+    elif before != request:
+        different = _first_difference(before, request)
+        raise ConfigError(
+            f"{folder.path} was made with other options ({different}); "
+            "repeat the command it was made with to go on, or choose another --out"
+        )
+
+
+def _first_difference(before: dict[str, Any], now: dict[str, Any], path: str = "") -> str:
+    for key in [*before, *(key for key in now if key not in before)]:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict) and old != new:
+            return _first_difference(old, new, f"{path}{key}.")
+        if old != new:
+            return f"{path}{key} was {old!r}, now {new!r}"
+    return ""
+
+
+def _budget(config: RunConfig) -> dict[str, Any]:
+    return config.training.model_dump(include={"minutes", "steps", "epochs"})
+
+
+def _result(config: RunConfig, trainer: Trainer) -> dict[str, Any]:
+    s = trainer.standing
+    return {
+        "steps": s.step,
+        "seconds": round(s.seconds, 2),
+        "train_seconds": round(s.train_seconds, 2),
+        "tokens": s.tokens,
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "tokens_per_second": round(s.tokens / s.train_seconds, 1) if s.train_seconds else None,
+        "best_step": s.best_step,
+        "budget": _budget(config),
+    }
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and a polite kill ask the training to save and stop; a second Ctrl-C ends it at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,71 @@
+"""What the computer offers: cores, devices, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from chainrule.errors import ConfigError
+
+
+def physical_cores() -> int:
+    """Cores to compute with: logical ones halved where two of them share one."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    twins = Path("/sys/devices/system/cpu/smt/active")
+    threaded = twins.exists() and twins.read_text().strip() == "1"
+    return max(1, usable // 2 if threaded and usable > 2 else usable)
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Compute with `count` threads for a while. Single rows are quickest with one: there is nothing to share out."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a name; auto: cuda, else mps, else cpu."""
+    present = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if name == "auto":
+        name = next(kind for kind in ("cuda", "mps", "cpu") if present[kind])
+    kind = name.partition(":")[0]
+    if kind not in present:
+        raise ConfigError(f"training.device = '{name}' is no device; use auto, cpu, cuda or mps")
+    if not present[kind]:
+        raise ConfigError(f"training.device = '{name}', but this machine has no {kind}; use --device auto")
+    return torch.device(name)
+
+
+class PeakMemory:
+    """The most memory this process has held since the object was made, in bytes, as far as the system tells."""
+
+    def __init__(self) -> None:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # Linux: begin a new peak
+
+    @property
+    def bytes(self) -> int:
+        status = Path("/proc/self/status")
+        if status.exists():
+            for line in status.read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        if sys.platform == "win32":
+            return 0
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

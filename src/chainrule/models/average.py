@@ -1,0 +1,73 @@
+"""The simplest feature of a prefix: a weighted average of its embeddings, h_t = Σ α_i e_i.
+
+The weights are uniform, or come from attention: the newest word asks, every word of the prefix answers.
+Legend: B batch, T time, D width, E width of query and key.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from chainrule.layers.attention import KeyValueCache, causal_mask
+from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.types import State
+
+
+class AverageConfig(LanguageModelConfig):
+    """The average of a window of embeddings."""
+
+    weights: Literal["uniform", "attention"] = Field("uniform", description="how the words of the prefix are weighed")
+    context: int = Field(64, ge=2, description="most tokens the average runs over")
+
+
+@language_model("average", family="average")
+class Average(FeatureLayer):
+    """A weighted average of the prefix's embeddings."""
+
+    Config = AverageConfig
+    anchor: Tensor
+
+    def __init__(self, config: AverageConfig, embedding: nn.Embedding) -> None:
+        super().__init__(config, embedding)
+        self.width, self.window = config.embedding, config.context
+        if config.weights == "attention":
+            self.query: nn.Linear | None = nn.Linear(config.embedding, config.embedding)
+            self.key: nn.Linear | None = nn.Linear(config.embedding, config.embedding, bias=False)
+        else:
+            self.query = self.key = None
+        self.register_buffer("anchor", torch.zeros(()), persistent=False)
+
+    def start(self, batch: int) -> State:
+        if self.query is not None:
+            return KeyValueCache.empty(batch, 1, self.window or 0, self.width, self.query.weight)
+        return self.anchor.new_zeros(batch, self.width), 0
+
+    def forward(self, embedded_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        return self._uniform(embedded_BTD, state) if self.query is None else self._attend(embedded_BTD, state)
+
+    def _uniform(self, embedded_BTD: Tensor, state: tuple[Tensor, int] | None) -> tuple[Tensor, State]:
+        sum_BTD = embedded_BTD.cumsum(1)
+        before = 0
+        if state is not None:
+            sum_BD, before = state
+            sum_BTD = sum_BTD + sum_BD[:, None]
+        count_T = torch.arange(1, embedded_BTD.shape[1] + 1, device=embedded_BTD.device) + before
+        grown = None if state is None else (sum_BTD[:, -1], before + embedded_BTD.shape[1])
+        return sum_BTD / count_T[:, None], grown
+
+    def _attend(self, embedded_BTD: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, State]:
+        assert self.query is not None
+        assert self.key is not None
+        query_B1TE, key_B1TE = self.query(embedded_BTD)[:, None], self.key(embedded_BTD)[:, None]
+        value_B1TD, before, new = embedded_BTD[:, None], 0, embedded_BTD.shape[1]
+        if cache is not None:
+            before = cache.length
+            cache = cache.append(key_B1TE, value_B1TD)
+            key_B1TE, value_B1TD = cache.filled()
+        mask = causal_mask(new, before, embedded_BTD.device)
+        return F.scaled_dot_product_attention(query_B1TE, key_B1TE, value_B1TD, attn_mask=mask)[:, 0], cache

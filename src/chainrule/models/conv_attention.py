@@ -1,0 +1,95 @@
+"""Causal convolutions for the near field, causal self-attention for the far one, then a fully connected layer.
+
+The two-layer network with self-attention of seed 001, section 3.2; Wu et al., "Pay Less Attention with Lightweight and
+Dynamic Convolutions", 2019, is its published neighbour.
+Legend: B batch, T time, D width, k width of the convolution.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from chainrule.errors import ConfigError
+from chainrule.layers.attention import CausalSelfAttention, KeyValueCache
+from chainrule.layers.dropout import drop
+from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+
+
+class ConvAttentionConfig(LanguageModelConfig):
+    """The shape of a convolution-and-attention model."""
+
+    embedding: int = Field(128, ge=1, description="width of all layers")
+    convolutions: int = Field(3, ge=1, description="causal convolution layers; each doubles the reach of the last")
+    kernel: int = Field(3, ge=2, description="positions one convolution sees")
+    heads: int = Field(4, ge=1)
+    context: int = Field(256, ge=2, description="most tokens the attention sees at once")
+
+
+class Memory(NamedTuple):
+    """What a prefix leaves behind: the last inputs of each convolution, and the attention's keys and values."""
+
+    tails: list[Tensor]
+    cache: KeyValueCache
+
+
+class CausalConvolution(nn.Module):
+    """A gated, dilated convolution that sees only what came before, around a residual."""
+
+    def __init__(self, width: int, kernel: int, dilation: int) -> None:
+        super().__init__()
+        self.reach, self.dilation = (kernel - 1) * dilation, dilation
+        self.norm = nn.LayerNorm(width)
+        self.conv = nn.Conv1d(width, 2 * width, kernel, dilation=dilation)
+
+    def forward(self, inputs_BTD: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+        """tail: the `reach` normalised positions before the inputs."""
+        padded_BTD = torch.cat([tail, self.norm(inputs_BTD)], 1)
+        mixed_BTD = F.glu(self.conv(padded_BTD.transpose(1, 2)), dim=1).transpose(1, 2)
+        return inputs_BTD + mixed_BTD, padded_BTD[:, padded_BTD.shape[1] - self.reach :]
+
+
+@language_model("conv-attention", family="conv-attention")
+class ConvAttention(FeatureLayer):
+    """Local features by convolution, global ones by attention."""
+
+    Config = ConvAttentionConfig
+
+    def __init__(self, config: ConvAttentionConfig, embedding: nn.Embedding) -> None:
+        super().__init__(config, embedding)
+        if config.embedding % config.heads:
+            raise ConfigError(
+                f"model.embedding is {config.embedding} and model.heads is {config.heads}: "
+                "the heads must divide the width evenly"
+            )
+        width = config.embedding
+        self.width, self.window, self.heads, self.dropout = width, config.context, config.heads, config.dropout
+        self.convolutions = nn.ModuleList(
+            CausalConvolution(width, config.kernel, 2**depth) for depth in range(config.convolutions)
+        )
+        self.reaches = [(config.kernel - 1) * 2**depth for depth in range(config.convolutions)]
+        self.norm = nn.LayerNorm(width)
+        self.attention = CausalSelfAttention(width, config.heads, bias=True, dropout=config.dropout)
+        self.connected = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def start(self, batch: int) -> Memory:
+        like = self.norm.weight
+        tails = [like.new_zeros(batch, reach, self.width) for reach in self.reaches]
+        return Memory(tails, KeyValueCache.empty(batch, self.heads, self.window or 0, self.width // self.heads, like))
+
+    def forward(self, embedded_BTD: Tensor, state: Memory | None) -> tuple[Tensor, Memory | None]:
+        memory = state or self.start(embedded_BTD.shape[0])
+        hidden_BTD, tails = embedded_BTD, []
+        for layer, tail in zip(self.convolutions, memory.tails, strict=True):
+            hidden_BTD, tail = layer(hidden_BTD, tail)
+            tails.append(tail)
+        mixed_BTD, cache = self.attention(self.norm(hidden_BTD), memory.cache if state else None)
+        hidden_BTD = hidden_BTD + drop(mixed_BTD, self.dropout, training=self.training)
+        hidden_BTD = hidden_BTD + drop(self.connected(hidden_BTD), self.dropout, training=self.training)
+        return hidden_BTD, Memory(tails, cache) if state else None

@@ -1,0 +1,202 @@
+"""Every neural language model is embedding → features → output; this file is the frame around the features.
+
+Bengio et al., "A Neural Probabilistic Language Model", 2003, drew the three parts; any feature layer goes with any
+output layer. A feature layer of your own becomes a model by `@language_model("name", family="...")`.
+
+A feature layer either carries its state through text of any length (`window` is None), or sees at most `window` tokens.
+For the second kind the frame keeps the promise p(x_t | x_<t) on endless text: when the window is full, it begins again
+from its newer half. Scoring in parallel and stepping do the same, so they agree everywhere.
+
+Legend: B batch, T time, V vocabulary, D width, W window, L tokens already in the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from chainrule.layers.dropout import drop, word_mask
+from chainrule.registry import MODELS
+from chainrule.types import Batch, OutputChoice, Outputs, State, Vocabulary, select_rows
+
+
+class LanguageModelConfig(BaseModel):
+    """What all neural language models share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    embedding: int = Field(200, ge=1, description="width of a token's vector")
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="share of units dropped: embedded input, between layers, output"
+    )
+    variational: bool = Field(False, description="one dropout mask for all time steps of a chunk")
+    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of the vocabulary dropped from a batch's input")
+    tied: bool = Field(True, description="one matrix for embedding and output, where the output layer can share it")
+
+
+class FeatureLayer(nn.Module):
+    """h_t from the embeddings of x_<t. Subclasses set `width`, and `window` if they cannot read endless text."""
+
+    Config: ClassVar[type[LanguageModelConfig]] = LanguageModelConfig
+    width: int
+    window: int | None = None
+
+    def __init__(self, config: Any, embedding: nn.Embedding) -> None:
+        super().__init__()
+
+    def start(self, batch: int) -> State:
+        """The state before the first token."""
+        raise TypeError(f"{type(self).__name__} must define start")
+
+    def forward(self, embedded_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read T more embeddings -> features BTD and the state after them. state None: begin, and keep no state."""
+        raise TypeError(f"{type(self).__name__} must define forward")
+
+
+class Prefix(NamedTuple):
+    """What a language model remembers of the tokens so far."""
+
+    features: State  # of the feature layer
+    recent_BL: Tensor | None  # the tokens in the window, for layers that have one
+    pending_B: Tensor | None  # a token that was scored but not read yet
+
+
+class LanguageModel(nn.Module):
+    """p(x) = Π p(x_t | x_<t) by embedding, feature layer and output layer."""
+
+    Features: ClassVar[type[FeatureLayer]]
+    Config: ClassVar[type[LanguageModelConfig]]
+    unigram_counts: Tensor
+
+    def __init__(self, config: LanguageModelConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
+        super().__init__()
+        self.config = config
+        self.eos = vocabulary.eos
+        self.vocab_size = vocabulary.size
+        self.register_buffer("unigram_counts", torch.as_tensor(vocabulary.counts_V, dtype=torch.int64))
+        self.embedding = nn.Embedding(vocabulary.size, config.embedding)
+        nn.init.normal_(self.embedding.weight, std=config.embedding**-0.5)
+        self.features = self.Features(config, self.embedding)
+        self.window = self.features.window
+        tied = config.tied and output.layer.tieable
+        width = config.embedding if tied else self.features.width
+        self.bridge = nn.Linear(self.features.width, width) if width != self.features.width else nn.Identity()
+        self.output = output.layer(output.config, width, vocabulary)
+        if tied:
+            self.output.tie(self.embedding.weight)
+
+    # Training
+
+    def forward(self, batch: Batch, state: Prefix | None = None) -> Outputs:
+        """Read the inputs of a batch -> hidden_BTD to predict its targets from, and the state to carry on with."""
+        if state is None:
+            hidden_BTD, _ = self._read(batch.inputs_BT, None)
+            return Outputs(hidden_BTD, None)
+        hidden_BTD, features = self._read(batch.inputs_BT, state.features)
+        return Outputs(hidden_BTD, Prefix(features, None, None))
+
+    def _read(self, tokens_BT: Tensor, features: State) -> tuple[Tensor, State]:
+        embedded_BTD = self.embedding(tokens_BT)
+        if self.training and self.config.word_dropout:
+            embedded_BTD = embedded_BTD * word_mask(tokens_BT, self.vocab_size, self.config.word_dropout)
+        embedded_BTD = self._drop(embedded_BTD)
+        hidden_BTD, features = self.features(embedded_BTD, features)
+        return self._drop(self.bridge(hidden_BTD)), features
+
+    def _drop(self, inputs_BTD: Tensor) -> Tensor:
+        return drop(inputs_BTD, self.config.dropout, training=self.training, locked=self.config.variational)
+
+    # Stepping
+
+    def start(self, batch: int) -> Prefix:
+        """The empty prefix."""
+        empty = self.unigram_counts.new_empty(batch, 0) if self.window else None
+        return Prefix(self.features.start(batch), empty, None)
+
+    def step(self, state: Prefix, token_B: Tensor) -> tuple[Tensor, Prefix]:
+        """Append a token to each prefix -> log p(. | prefix) BV, and the longer prefix."""
+        return self.prefill(state, token_B[:, None])
+
+    def prefill(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
+        """Append T tokens to each prefix at once -> log p(. | prefix) BV after the last, and the longer prefix."""
+        if state.pending_B is not None:
+            tokens_BT = torch.cat([state.pending_B[:, None], tokens_BT], 1)
+        hidden_BTD, state = self._extend(state, tokens_BT)
+        return self.output.log_probs(hidden_BTD[:, -1]), state
+
+    def select(self, state: Prefix, rows_K: Tensor) -> Prefix:
+        """Row k of the result is row rows_K[k] of the state."""
+        chosen: Prefix = select_rows(state, rows_K)
+        return chosen
+
+    # Scoring
+
+    def log_probs(self, tokens_BT: Tensor) -> Tensor:
+        """log p(x_t | eos, x_<t) -> BT."""
+        return self.score(tokens_BT, self.start(tokens_BT.shape[0]))[0]
+
+    def score(self, tokens_BT: Tensor, state: Prefix) -> tuple[Tensor, Prefix]:
+        """log p of each token given all before it, those of the state included -> BT, and the state to go on from."""
+        before_B = tokens_BT.new_full((tokens_BT.shape[0],), self.eos) if state.pending_B is None else state.pending_B
+        inputs_BT = torch.cat([before_B[:, None], tokens_BT[:, :-1]], 1)
+        hidden_BTD, state = self._extend(state, inputs_BT)
+        log_probs_N = self.output.log_prob(hidden_BTD.flatten(0, 1), tokens_BT.flatten())
+        return log_probs_N.view(tokens_BT.shape), state._replace(pending_B=tokens_BT[:, -1])
+
+    def _extend(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
+        """Read tokens after a prefix of any length -> hidden_BTD and the longer prefix, nothing pending."""
+        if self.window is None or state.recent_BL is None:
+            hidden_BTD, features = self._read(tokens_BT, state.features)
+            return hidden_BTD, Prefix(features, None, None)
+        room = self.window - state.recent_BL.shape[1]
+        if tokens_BT.shape[1] <= room:
+            hidden_BTD, features = self._read(tokens_BT, state.features)
+            return hidden_BTD, Prefix(features, torch.cat([state.recent_BL, tokens_BT], 1), None)
+        return self._slide(state, tokens_BT, room)
+
+    def _slide(self, state: Prefix, tokens_BT: Tensor, room: int) -> tuple[Tensor, Prefix]:
+        """Read more tokens than the window has room for: fill it, then begin again from its newer half, and so on."""
+        assert self.window is not None
+        assert state.recent_BL is not None
+        keep = self.window // 2
+        stride = self.window - keep
+        parts = [self._read(tokens_BT[:, :room], state.features)[0]] if room else []
+        stream_BT = torch.cat([state.recent_BL, tokens_BT], 1)[:, stride:]  # begins where the next window does
+        whole = (stream_BT.shape[1] - keep - 1) // stride  # windows that fill up with tokens still to come
+        if whole:
+            parts.append(self._read_windows(stream_BT[:, : keep + whole * stride], keep, whole))
+        rest_BT = stream_BT[:, whole * stride :]
+        last = Prefix(self.features.start(rest_BT.shape[0]), rest_BT[:, :0], None)
+        hidden_BTD, last = self._extend(last, rest_BT)
+        return torch.cat([*parts, hidden_BTD[:, keep:]], 1), last
+
+    def _read_windows(self, stream_BT: Tensor, keep: int, count: int) -> Tensor:
+        """Features of all but the first `keep` tokens, from `count` overlapping windows read as rows of one batch."""
+        assert self.window is not None
+        B, stride = stream_BT.shape[0], self.window - keep
+        windows_NW = stream_BT.unfold(1, self.window, stride).reshape(B * count, self.window)
+        hidden = torch.cat(
+            [self._read(rows, None)[0][:, keep:] for rows in windows_NW.split(_rows_at_once(self.window))]
+        )
+        return hidden.reshape(B, count * stride, -1)
+
+
+def _rows_at_once(window: int) -> int:
+    """How many windows go through the layers together: enough to be quick, few enough to bound memory."""
+    return max(1, 16384 // window)
+
+
+def language_model(name: str, *, family: str) -> Callable[[type[FeatureLayer]], type[FeatureLayer]]:
+    """Register a feature layer as the language model `name`."""
+
+    def register(features: type[FeatureLayer]) -> type[FeatureLayer]:
+        parts = {"Features": features, "Config": features.Config, "__doc__": features.__doc__}
+        model = type(features.__name__ + "LanguageModel", (LanguageModel,), parts)
+        MODELS.register(name, family=family, task="lm")(model)
+        return features
+
+    return register

@@ -1,0 +1,97 @@
+"""Recurrent language models: a state that is rewritten with every word.
+
+Elman, "Finding Structure in Time", 1990 (rnn); Hochreiter & Schmidhuber, "Long Short-Term Memory", 1997 (lstm); Gers &
+Schmidhuber, "Recurrent Nets that Time and Count", 2000 (lstm-peephole); Greff et al., "LSTM: A Search Space Odyssey",
+2015 (lstm-coupled); Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014 (gru). The equations
+are in `layers/recurrence.py`.
+Legend: B batch, T time, D width.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from chainrule.layers.recurrence import Recurrence
+from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.types import State
+
+
+class RecurrentConfig(LanguageModelConfig):
+    """The shape of a recurrent language model."""
+
+    hidden: int = Field(200, ge=1, description="width of each layer's state")
+    layers: int = Field(2, ge=1)
+    recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of the recurrent weights dropped for a chunk")
+
+
+class RnnConfig(RecurrentConfig):
+    """The shape of a plain recurrent language model."""
+
+    activation: Literal["tanh", "relu"] = "tanh"
+
+
+class Recurrent(FeatureLayer):
+    """A stack of recurrent layers; what differs between the models is the cell."""
+
+    Config: ClassVar[type[LanguageModelConfig]] = RecurrentConfig
+    kind: ClassVar[str]
+
+    def __init__(self, config: RecurrentConfig, embedding: nn.Embedding) -> None:
+        super().__init__(config, embedding)
+        self.width = config.hidden
+        self.recurrence = Recurrence(
+            self.kind,
+            config.embedding,
+            config.hidden,
+            layers=config.layers,
+            dropout=config.dropout,
+            variational=config.variational,
+            recurrent_dropout=config.recurrent_dropout,
+            activation=config.activation if isinstance(config, RnnConfig) else "tanh",
+        )
+
+    def start(self, batch: int) -> State:
+        return self.recurrence.start(batch)
+
+    def forward(self, embedded_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        hidden_BTD, state = self.recurrence(embedded_BTD, state)
+        return hidden_BTD, state
+
+
+@language_model("rnn", family="recurrent")
+class Rnn(Recurrent):
+    """h_t = tanh(W x_t + U h_{t-1} + b)."""
+
+    Config = RnnConfig
+    kind = "rnn"
+
+
+@language_model("lstm", family="recurrent")
+class Lstm(Recurrent):
+    """Long short-term memory."""
+
+    kind = "lstm"
+
+
+@language_model("lstm-peephole", family="recurrent")
+class LstmPeephole(Recurrent):
+    """LSTM whose gates also see the memory cell."""
+
+    kind = "lstm-peephole"
+
+
+@language_model("lstm-coupled", family="recurrent")
+class LstmCoupled(Recurrent):
+    """LSTM that forgets exactly as much as it takes in, f = 1 - i."""
+
+    kind = "lstm-coupled"
+
+
+@language_model("gru", family="recurrent")
+class Gru(Recurrent):
+    """Gated recurrent unit."""
+
+    kind = "gru"

@@ -1,0 +1,244 @@
+"""Where text comes from: files, folders, standard input, compressed files, JSON lines, Hugging Face data sets.
+
+Every source is a name and a function that streams its bytes from the beginning, as often as it is called.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import json
+import lzma
+import os
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from chainrule.errors import DataError
+
+CHUNK = 1 << 20
+JSON_SUFFIXES = (".jsonl", ".ndjson")
+PACKED_SUFFIXES = (".gz", ".zst", ".xz")
+
+
+class Source(NamedTuple):
+    """One thing to read: what it is called in messages, and its bytes in chunks."""
+
+    name: str
+    chunks: Callable[[], Iterator[bytes]]
+
+
+def find_sources(source: str | Path, field: str) -> list[Source]:
+    """The sources that one argument of the command line stands for."""
+    if str(source) == "-":
+        return [_standard_input()]
+    if str(source).startswith("hf:"):
+        return [_data_set(str(source), field)]
+    path = Path(source)
+    if path.is_dir():
+        return [_file(found, field) for found in _files_of(path)]
+    if not path.exists():
+        raise _missing(path)
+    return [_file(path, field)]
+
+
+def _missing(path: Path) -> DataError:
+    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
+    hint = f"did you mean '{path.parent / close[0]}'?" if close else "check the name and the folder."
+    return DataError(f"there is no file '{path}': {hint}")
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """All files below a folder, sorted by path; hidden files and folders are skipped."""
+
+    def hidden(path: Path) -> bool:
+        return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not hidden(path))
+    if not files:
+        raise DataError(f"the folder '{folder}' holds no files: expected at least one text file; give another folder.")
+    return files
+
+
+def _file(path: Path, field: str) -> Source:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    inner = suffixes[-2:-1] if suffixes and suffixes[-1] in PACKED_SUFFIXES else suffixes[-1:]
+    if inner and inner[0] in JSON_SUFFIXES:
+        return Source(str(path), lambda: _records(str(path), _file_chunks(path), field))
+    return Source(str(path), lambda: _file_chunks(path))
+
+
+def _file_chunks(path: Path) -> Iterator[bytes]:
+    with _reading(path):
+        suffix = path.suffix.lower()
+        if suffix == ".zst":
+            with path.open("rb") as file:
+                yield from _unpack_zstd(file)
+            return
+        openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+        with openers.get(suffix, open)(path, "rb") as stream:
+            while chunk := stream.read(CHUNK):
+                yield chunk
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what can go wrong while reading a file into one sentence."""
+    try:
+        yield
+    except EOFError as error:
+        raise DataError(
+            f"'{path}' ends too early: expected a complete {path.suffix} file; copy or download it again."
+        ) from error
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise _damaged(path, error) from error
+    except PermissionError as error:
+        raise DataError(f"cannot read '{path}': permission denied; allow reading it with chmod +r.") from error
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+
+
+def _damaged(path: Path, error: BaseException) -> DataError:
+    return DataError(
+        f"'{path}' is not a readable {path.suffix} file ({error}): expected intact compressed data; "
+        "copy or download it again."
+    )
+
+
+def _unpack_zstd(file: IO[bytes]) -> Iterator[bytes]:
+    """Unpack frame by frame; the library's own reader says nothing when the last frame is cut short."""
+    import zstandard
+
+    decoder = zstandard.ZstdDecompressor().decompressobj()
+    fed = False
+    while chunk := file.read(CHUNK >> 4):
+        while chunk:
+            try:
+                unpacked = decoder.decompress(chunk)
+            except zstandard.ZstdError as error:
+                raise _damaged(Path(file.name), error) from error
+            if unpacked:
+                yield unpacked
+            chunk, fed = b"", True
+            if decoder.eof:
+                chunk = decoder.unused_data
+                decoder, fed = zstandard.ZstdDecompressor().decompressobj(), False
+    if fed:
+        raise EOFError
+
+
+def _standard_input() -> Source:
+    """Standard input, kept in a temporary file at the first reading so that it can be read again."""
+    spool: list[IO[bytes]] = []
+
+    def chunks() -> Iterator[bytes]:
+        if not spool:
+            file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the source does
+            while chunk := sys.stdin.buffer.read(CHUNK):
+                file.write(chunk)
+            file.flush()
+            spool.append(file)
+        offset = 0
+        while chunk := os.pread(spool[0].fileno(), CHUNK, offset):
+            offset += len(chunk)
+            yield chunk
+
+    return Source("standard input", chunks)
+
+
+def _records(name: str, chunks: Iterable[bytes], field: str) -> Iterator[bytes]:
+    """The `field` of each JSON object, one object a line, a newline after each."""
+    for number, line in enumerate(_lines(chunks), start=1):
+        if line.strip():
+            yield _record(f"{name}, line {number}", line, field)
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    rest: list[bytes] = []
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        rest.append(first)
+        if others:
+            yield b"".join(rest)
+            yield from others[:-1]
+            rest = [others[-1]]
+    yield b"".join(rest)
+
+
+def _record(place: str, line: bytes, field: str) -> bytes:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{place}: not JSON ({error}); expected one object a line; repair the line, or rename a plain text file."
+        ) from error
+    if not isinstance(record, dict):
+        raise DataError(f"{place}: got {type(record).__name__}; expected a JSON object with the field '{field}'.")
+    if not isinstance(record.get(field), str):
+        got = (
+            f"'{field}' is {type(record[field]).__name__}"
+            if field in record
+            else f"found {', '.join(record) or 'none'}"
+        )
+        raise DataError(f"{place}: no text in the field '{field}' ({got}); name the right one with --field.")
+    return _utf8(place, record[field])
+
+
+def _utf8(place: str, text: str) -> bytes:
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{place}: character {error.start} is half of a surrogate pair; expected whole Unicode characters; "
+            "repair the record or leave it out."
+        ) from error
+
+
+def _data_set(spec: str, field: str) -> Source:
+    """`hf:NAME:SPLIT`, `hf:NAME/CONFIG:SPLIT`, or `hf:FOLDER:SPLIT` of a data set that was saved to disk."""
+    name, colon, split = spec.removeprefix("hf:").rpartition(":")
+    if not colon or not name or not split:
+        raise DataError(f"got '{spec}': expected hf:NAME:SPLIT or hf:NAME/CONFIG:SPLIT; name the split, as in :train.")
+    loaded: list[Any] = []
+
+    def chunks() -> Iterator[bytes]:
+        if not loaded:
+            loaded.append(_load_data_set(spec, name, split))
+        if field not in loaded[0].column_names:
+            columns = ", ".join(loaded[0].column_names)
+            raise DataError(f"{spec}: no field '{field}' (found {columns}); name the right one with --field.")
+        for batch in loaded[0].select_columns([field]).iter(batch_size=1000):
+            yield b"".join(_utf8(spec, text) for text in batch[field])
+
+    return Source(spec, chunks)
+
+
+def _load_data_set(spec: str, name: str, split: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(f"reading '{spec}' needs the datasets library: pip install 'chainrule[datasets]'.") from error
+    try:
+        if Path(name).is_dir():
+            found = datasets.load_from_disk(name)
+            return found[split] if isinstance(found, datasets.DatasetDict) else found
+        return _download(datasets, name, split)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"cannot read '{spec}' ({reason}): check the name, the split and the network.") from error
+
+
+def _download(datasets: Any, name: str, split: str) -> Any:
+    """NAME, OWNER/NAME, NAME/CONFIG or OWNER/NAME/CONFIG from the hub; two parts may mean either."""
+    parts = name.split("/")
+    if len(parts) > 2:
+        return datasets.load_dataset("/".join(parts[:2]), "/".join(parts[2:]), split=split)
+    try:
+        return datasets.load_dataset(*parts, split=split)
+    except datasets.exceptions.DatasetNotFoundError:
+        return datasets.load_dataset(name, split=split)

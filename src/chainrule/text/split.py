@@ -1,0 +1,45 @@
+"""Cutting one text into a first and a last part, at the end of a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chainrule.errors import DataError
+from chainrule.text.readers import Texts
+from chainrule.text.sources import Source
+
+
+def hold_out(texts: Texts, share: float) -> tuple[Texts, Texts]:
+    """The text without its last `share`, and that last share; both read from the sources, nothing is copied."""
+    cut = _line_end_after(texts, int(texts.size * (1 - share)))
+    if cut is None:
+        raise DataError(
+            f"{texts.name}: no line ends in its last {share:.0%}, so nothing can be held out for validation; "
+            "give a validation text with --valid."
+        )
+    first = Source(f"{texts.name} (first {1 - share:.0%})", lambda: _slice(texts, 0, cut))
+    last = Source(f"{texts.name} (last {share:.0%})", lambda: _slice(texts, cut, texts.size))
+    return Texts([first]), Texts([last])
+
+
+def _line_end_after(texts: Texts, target: int) -> int | None:
+    """The offset just after the last newline at or before `target`, or after the first one behind it."""
+    before = None
+    for block in texts.blocks():
+        newline = block.data.rfind(b"\n", 0, max(0, target - block.offset))
+        if newline >= 0:
+            before = block.offset + newline + 1
+        if block.offset + len(block.data) >= target:
+            after = block.data.find(b"\n", max(0, target - block.offset))
+            if before:
+                return before
+            if after >= 0 and block.offset + after + 1 < texts.size:
+                return block.offset + after + 1
+    return None
+
+
+def _slice(texts: Texts, begin: int, end: int) -> Iterator[bytes]:
+    for block in texts.blocks():
+        part = block.data[max(0, begin - block.offset) : max(0, end - block.offset)]
+        if part:
+            yield part

@@ -1,0 +1,61 @@
+"""Characters: every Unicode character of the training text is a token."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chainrule.registry import TOKENIZERS
+from chainrule.text.readers import Texts
+from chainrule.text.tokenizers.base import Ids
+from chainrule.text.tokenizers.vocabulary import EOS, UNK, VocabularyTokenizer, most_frequent, refuse_options
+
+
+@TOKENIZERS.register("char", about="Unicode characters")
+class CharTokenizer(VocabularyTokenizer):
+    """One token a character; decoding is exact for text without unknown characters."""
+
+    kind = "char"
+    remainder = "unknowns"
+
+    @classmethod
+    def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:
+        refuse_options(cls.kind, options)
+        totals = np.zeros(sys.maxunicode + 1, np.int64)
+        for block in texts.strings():
+            counts = np.bincount(_code_points(block))
+            totals[: len(counts)] += counts
+        totals[ord("\n")] = 0
+        seen = Counter({chr(code): int(totals[code]) for code in np.flatnonzero(totals)})
+        return cls(most_frequent(seen, vocab_size=vocab_size, min_count=min_count))
+
+    def split(self, line: str) -> list[str]:
+        return list(line)
+
+    def join(self, parts: Sequence[str]) -> str:
+        return "".join(parts)
+
+    def encode(self, line: str) -> list[int]:
+        ids: list[int] = self.encode_block(line).tolist()
+        return ids
+
+    def encode_block(self, block: str) -> Ids:
+        return self._table[_code_points(block)]
+
+    @cached_property
+    def _table(self) -> Ids:
+        """Code point -> id."""
+        table = np.full(sys.maxunicode + 1, UNK, np.int32)
+        table[ord("\n")] = EOS
+        table[[ord(part) for part in self.parts]] = np.arange(2, self.vocab_size)
+        return table
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)

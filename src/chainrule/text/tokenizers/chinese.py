@@ -1,0 +1,64 @@
+"""Chinese words by jieba, with its hidden Markov model for words that its dictionary lacks."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
+from typing import Any, Self
+
+from chainrule.errors import TokenizerError
+from chainrule.registry import TOKENIZERS
+from chainrule.text.readers import Texts
+from chainrule.text.tokenizers.vocabulary import (
+    UNK_PIECE,
+    VocabularyTokenizer,
+    count_parts,
+    most_frequent,
+    refuse_options,
+)
+
+
+@TOKENIZERS.register("jieba", about="Chinese words, by jieba")
+class JiebaTokenizer(VocabularyTokenizer):
+    """Words that joined give the line; a literal `<unk>` is the unknown token."""
+
+    kind = "jieba"
+    remainder = "unknowns"
+
+    @classmethod
+    def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:
+        refuse_options(cls.kind, options)
+        counts = count_parts(chain.from_iterable(map(_cut, block.split("\n"))) for block in texts.strings())
+        return cls(most_frequent(counts, vocab_size=vocab_size, min_count=min_count))
+
+    def split(self, line: str) -> list[str]:
+        return _cut(line)
+
+    def join(self, parts: Sequence[str]) -> str:
+        return "".join(parts)
+
+
+def _cut(line: str) -> list[str]:
+    if UNK_PIECE not in line:
+        return _words(line)
+    around = re.split(f"({UNK_PIECE})", line)
+    return [word for part in around for word in ([part] if part == UNK_PIECE else _words(part))]
+
+
+def _words(text: str) -> list[str]:
+    words: list[str] = _jieba().lcut(text)
+    return words
+
+
+@cache
+def _jieba() -> Any:
+    """A segmenter of our own, so that nobody's changes to jieba's global one change the tokens."""
+    try:
+        import jieba
+    except ImportError as error:
+        raise TokenizerError("the jieba tokeniser needs the jieba library: pip install 'chainrule[zh]'.") from error
+    jieba.setLogLevel(logging.WARNING)
+    return jieba.Tokenizer()

@@ -1,0 +1,243 @@
+"""Subwords by sentencepiece: byte-pair encoding (Sennrich et al. 2016) and the unigram model (Kudo 2018).
+
+Trained here, they lose nothing: no normalising, no space added or taken away, and what the vocabulary cannot spell is
+spelled in bytes. Sentencepiece writes a space as U+2581, so a literal U+2581 is escaped before it and restored after.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from math import ceil
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chainrule.errors import ConfigError, TokenizerError
+from chainrule.registry import TOKENIZERS
+from chainrule.text.readers import Texts
+from chainrule.text.tokenizers.base import Remainder, Tokenizer
+from chainrule.text.tokenizers.vocabulary import refuse_min_count, refuse_options
+
+BLOB = "tokenizer.model"
+THREADS = 2
+SPACE, ESCAPE = "▁", "▂"
+ESCAPES = {SPACE: ESCAPE + "1", ESCAPE: ESCAPE + "2"}
+UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()}
+
+SAMPLES = {"bpe": 50 << 20, "unigram": 10 << 20}  # bytes of text to train on at most: about a minute of work
+LINE = 4096  # characters: longer lines are cut, for training only
+RESERVED = 258  # 256 bytes, <unk>, </s>
+CHUNK = re.compile(" *[^ ]+| +$")  # a word with the spaces before it
+MEMO_ENTRIES, MEMO_LENGTH = 1 << 18, 32
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Any sentencepiece model. Nothing is known of its normalising, so what decoding loses counts as residue."""
+
+    kind = "sentencepiece"
+    remainder: ClassVar[Remainder] = "lines"
+    exact = False
+
+    def __init__(self, model: bytes) -> None:
+        import sentencepiece
+
+        self._model = model
+        try:
+            self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise TokenizerError(
+                f"not a sentencepiece model ({error}): expected a .model file; train it again."
+            ) from error
+        self.vocab_size = self._processor.vocab_size()
+        self.eos = self._processor.eos_id()
+        self.unk = self._processor.unk_id()
+        if self.eos < 0:
+            raise TokenizerError(
+                "the sentencepiece model has no </s>: expected one to end lines; train it with eos_id."
+            )
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        return cls(path.read_bytes())
+
+    @classmethod
+    def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:
+        raise ConfigError("the sentencepiece tokeniser comes from a file: give a .model, or use bpe or unigram.")
+
+    def encode(self, line: str) -> list[int]:
+        ids: list[int] = self._processor.encode(line)
+        return ids
+
+    def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:
+        ids: list[list[int]] = self._processor.encode(list(lines), num_threads=THREADS)
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return "\n".join(self._processor.decode(line) for line in self.lines_of(ids))
+
+    def piece(self, token: int) -> str:
+        shown: str = self._processor.id_to_piece(token)
+        return shown
+
+    def to_id(self, piece: str) -> int | None:
+        token: int = self._processor.piece_to_id(piece)
+        return token if self.piece(token) == piece else None
+
+    def types(self) -> Iterator[bytes]:
+        for token in range(self.vocab_size):
+            if not (self._processor.is_control(token) or self._processor.is_unknown(token)):
+                yield self.piece(token).replace(SPACE, " ").encode()
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def blobs(self) -> dict[str, bytes]:
+        return {BLOB: self._model}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], blobs: dict[str, bytes]) -> Self:
+        return cls(blobs[BLOB])
+
+
+class TrainedTokenizer(SentencePieceTokenizer):
+    """A sentencepiece model trained so that it loses nothing."""
+
+    remainder: ClassVar[Remainder] = "nothing"
+    exact = True
+    algorithm: ClassVar[str]
+
+    @classmethod
+    def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:
+        refuse_options(cls.kind, options)
+        refuse_min_count(cls.kind, min_count)
+        size = default_vocab_size(texts.size) if vocab_size is None else vocab_size
+        if size <= RESERVED:
+            raise ConfigError(
+                f"got a vocab_size of {size}: expected {RESERVED + 1} or more, as 256 bytes and two special tokens "
+                "come first; use --tokenizer byte for fewer."
+            )
+        tokenizer = cls(_train(texts, cls.algorithm, size))
+        if vocab_size is not None and tokenizer.vocab_size < vocab_size:
+            warnings.warn(
+                f"{texts.name} gives {tokenizer.vocab_size} {cls.kind} tokens, fewer than the {vocab_size} asked for",
+                stacklevel=2,
+            )
+        return tokenizer
+
+    def __init__(self, model: bytes) -> None:
+        super().__init__(model)
+        self._memo: dict[str, Sequence[int]] = {}
+
+    def encode(self, line: str) -> list[int]:
+        return super().encode(_escape(line))
+
+    def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:
+        """As `encode`. No piece reaches from a word into the space after it, so each word is encoded once."""
+        chunks = [CHUNK.findall(_escape(line)) for line in lines]
+        new = list(set(chain.from_iterable(chunks)).difference(self._memo))
+        self._memo.update(zip(new, super().encode_lines(new), strict=True))
+        ids = [list(chain.from_iterable(map(self._memo.__getitem__, line))) for line in chunks]
+        if len(self._memo) > MEMO_ENTRIES:
+            self._memo.clear()
+        elif any(len(chunk) > MEMO_LENGTH for chunk in new):
+            self._memo = {chunk: found for chunk, found in self._memo.items() if len(chunk) <= MEMO_LENGTH}
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        text = super().decode(ids)
+        return re.sub(f"{ESCAPE}[12]", lambda found: UNESCAPES[found[0]], text) if ESCAPE in text else text
+
+
+@TOKENIZERS.register("bpe", about="subwords, by byte-pair encoding")
+class BpeTokenizer(TrainedTokenizer):
+    kind = "bpe"
+    algorithm = "bpe"
+
+
+@TOKENIZERS.register("unigram", about="subwords, by the unigram model")
+class UnigramTokenizer(TrainedTokenizer):
+    kind = "unigram"
+    algorithm = "unigram"
+
+
+TOKENIZERS.register("sentencepiece", about="any sentencepiece .model file")(SentencePieceTokenizer)
+
+
+def default_vocab_size(size: int) -> int:
+    """A size that the text can fill: 512 up to 100 kB, doubling with each fourfold, 16384 from 100 MB on."""
+    doublings = np.log2(max(size, 100_000) / 100_000) / 2
+    return min(512 << int(doublings), 16384)
+
+
+def _escape(text: str) -> str:
+    if SPACE not in text and ESCAPE not in text:
+        return text
+    return re.sub(f"[{SPACE}{ESCAPE}]", lambda found: ESCAPES[found[0]], text)
+
+
+def _train(texts: Texts, algorithm: str, vocab_size: int) -> bytes:
+    """The model file of a sentencepiece model fitted to a text."""
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=_sentences(texts, SAMPLES[algorithm]),
+        model_writer=model,
+        model_type=algorithm,
+        vocab_size=vocab_size,
+        hard_vocab_limit=False,  # a small text gives what it can
+        character_coverage=_coverage(texts, vocab_size),
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+        max_sentence_length=8 * LINE,
+        unk_id=0,
+        eos_id=1,
+        bos_id=-1,
+        pad_id=-1,
+        num_threads=THREADS,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def _sentences(texts: Texts, most: int) -> Iterator[str]:
+    """Lines spread evenly over the text, long ones cut; never none, for sentencepiece needs one."""
+    step, number, found = ceil(texts.size / most), 0, False
+    for block in texts.strings():
+        # Tabs and U+2585 are reserved in sentencepiece's training: it would drop the line.
+        for line in re.split("[\n\t▅]", _escape(block)):
+            number += 1
+            if line and number % step == 0:
+                found = True
+                yield from (line[start : start + LINE] for start in range(0, len(line), LINE))
+    if not found:
+        yield " "
+
+
+def _coverage(texts: Texts, vocab_size: int) -> float:
+    """The share of the text whose characters become tokens: all, unless they would fill over half the vocabulary."""
+    counts_N = _character_counts(texts)
+    room = max((vocab_size - RESERVED) // 2, 1)
+    if len(counts_N) <= room:
+        return 1.0
+    shares_N = np.cumsum(counts_N) / counts_N.sum()
+    return min(float(shares_N[room - 1]) - 1e-6, 0.9995)
+
+
+def _character_counts(texts: Texts) -> NDArray[np.int64]:
+    """How often each character comes, falling."""
+    totals = np.zeros(0x110000, np.int64)
+    for block in texts.strings():
+        counts = np.bincount(np.frombuffer(block.encode("utf-32-le"), np.uint32))
+        totals[: len(counts)] += counts
+    totals[ord("\n")] = 0
+    return np.sort(totals[totals > 0])[::-1]

@@ -1,0 +1,106 @@
+"""Tokenisers that split a line and look the parts up in a list: words, characters, Chinese words.
+
+Ids: 0 `<unk>`, 1 `<eos>`, then the parts by falling frequency.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
+
+from chainrule.errors import ConfigError
+from chainrule.text.tokenizers.base import Tokenizer
+
+UNK, EOS = 0, 1
+UNK_PIECE, EOS_PIECE = "<unk>", "<eos>"
+MOST_TYPES = 4_000_000
+
+
+class _Index(dict[str, int]):
+    """Part to id; what is missing is unknown. A dict's own look-up is quicker than `get` with a default."""
+
+    def __missing__(self, part: str) -> int:
+        return UNK
+
+
+class VocabularyTokenizer(Tokenizer):
+    """A split, and a list of the parts that have ids."""
+
+    eos = EOS
+    unk = UNK
+    exact = False
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        self.parts = list(parts)
+        self.vocab_size = len(self.parts) + 2
+        self._index = _Index((part, number) for number, part in enumerate(self.parts, start=2))
+        self._index[UNK_PIECE] = UNK
+        self._pieces = [UNK_PIECE, EOS_PIECE, *self.parts]
+
+    @abstractmethod
+    def split(self, line: str) -> list[str]:
+        """The parts of a line, one for each id."""
+
+    @abstractmethod
+    def join(self, parts: Sequence[str]) -> str:
+        """The line that parts usually come from."""
+
+    def encode(self, line: str) -> list[int]:
+        return list(map(self._index.__getitem__, self.split(line)))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return "\n".join(self.join([self._pieces[token] for token in line]) for line in self.lines_of(ids))
+
+    def piece(self, token: int) -> str:
+        return self._pieces[token]
+
+    def to_id(self, piece: str) -> int | None:
+        return self._index.get(piece)
+
+    def types(self) -> Iterator[bytes]:
+        return (part.encode() for part in self.parts)
+
+    def state(self) -> dict[str, Any]:
+        return {"pieces": self.parts}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], blobs: dict[str, bytes]) -> Self:
+        options = {name: value for name, value in state.items() if name not in ("kind", "version", "files", "pieces")}
+        return cls(state["pieces"], **options)
+
+
+def most_frequent(counts: Counter[str], *, vocab_size: int | None, min_count: int) -> list[str]:
+    """The parts to keep, by falling count and then alphabetically; `vocab_size` counts `<unk>` and `<eos>` too."""
+    if min_count < 1:
+        raise ConfigError(f"got a min_count of {min_count}: expected 1 or more; 1 keeps every word.")
+    if vocab_size is not None and vocab_size < 2:
+        raise ConfigError(f"got a vocab_size of {vocab_size}: expected 2 or more, as <unk> and <eos> take two.")
+    counts.pop(UNK_PIECE, None)
+    kept = sorted(((-count, part) for part, count in counts.items() if count >= min_count))
+    return [part for _, part in kept[: None if vocab_size is None else vocab_size - 2]]
+
+
+def count_parts(parts: Iterable[Iterable[str]], most_types: int = MOST_TYPES) -> Counter[str]:
+    """Occurrences of each part; beyond `most_types` different ones the rarest are dropped, to bound the memory."""
+    counts: Counter[str] = Counter()
+    for batch in parts:
+        counts.update(batch)
+        least = 1
+        while len(counts) > most_types:
+            least += 1
+            counts = Counter({part: count for part, count in counts.items() if count >= least})
+    return counts
+
+
+def refuse_min_count(kind: str, min_count: int) -> None:
+    """Raise for a frequency cut where nothing can be cut."""
+    if min_count != 1:
+        raise ConfigError(f"got a min_count of {min_count}: the {kind} tokeniser leaves nothing out; leave it at 1.")
+
+
+def refuse_options(kind: str, options: dict[str, Any]) -> None:
+    """Raise for options that a kind does not have."""
+    if options:
+        raise ConfigError(f"the {kind} tokeniser has no option '{next(iter(options))}'; leave it out.")

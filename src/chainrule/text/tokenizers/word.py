@@ -1,0 +1,159 @@
+"""Words between white space, or words and punctuation by their Unicode kind.
+
+With `split="unicode"` the usual gap is one space before a word and nothing before any other sign. A gap that is not
+the usual one is told by a mark on the token: `￭word` follows without a space, `␣(` follows a space. A marked token
+has two characters or more, and neither mark can be part of a word, so the marks are never mistaken for text.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from itertools import chain
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from chainrule.errors import unknown_name
+from chainrule.registry import TOKENIZERS
+from chainrule.text.readers import Texts
+from chainrule.text.tokenizers.base import Ids
+from chainrule.text.tokenizers.vocabulary import (
+    EOS,
+    UNK_PIECE,
+    VocabularyTokenizer,
+    count_parts,
+    most_frequent,
+    refuse_options,
+)
+
+GLUED, SPACED = "￭", "␣"
+
+
+class Spacing(NamedTuple):
+    """The white space of a line that the tokens do not tell."""
+
+    lead: str = ""
+    inner: tuple[str, ...] | None = None  # the white space between words; None when each is one space
+    trail: str = ""
+
+
+@TOKENIZERS.register("word", about="words between white space, or by Unicode kind (split=unicode)")
+class WordTokenizer(VocabularyTokenizer):
+    """Whole words; the rare ones are unknown. A literal `<unk>` in the text is the unknown token."""
+
+    kind = "word"
+    remainder = "spacing"
+    whole_words = True
+
+    def __init__(self, parts: Sequence[str], *, split: str = "space") -> None:
+        super().__init__(parts)
+        self._split, self._split_name = _splitter(split), split
+
+    @classmethod
+    def train(
+        cls, texts: Texts, *, vocab_size: int | None, min_count: int, split: str = "space", **options: Any
+    ) -> Self:
+        refuse_options(cls.kind, options)
+        parts_of = _splitter(split)
+        lines = (block.split("\n") for block in texts.strings(whole_words=True))
+        counts = count_parts(chain.from_iterable(map(parts_of, block)) for block in lines)
+        return cls(most_frequent(counts, vocab_size=vocab_size, min_count=min_count), split=split)
+
+    def state(self) -> dict[str, Any]:
+        return {"split": self._split_name, **super().state()}
+
+    def split(self, line: str) -> list[str]:
+        return self._split(line)
+
+    def encode_block(self, block: str) -> Ids:
+        ids: list[int] = []
+        split, look_up, extend, append = self._split, self._index.__getitem__, ids.extend, ids.append
+        for line in block.split("\n"):
+            extend(map(look_up, split(line)))
+            append(EOS)
+        ids.pop()  # what follows the last newline is not ended by one
+        return np.array(ids, np.int32)
+
+    def join(self, parts: Sequence[str]) -> str:
+        return self.restore(parts, Spacing())
+
+    def spacing(self, line: str) -> Spacing:
+        """What `restore` needs besides the parts to give the line back."""
+        core = line.strip()
+        lead = line[: len(line) - len(line.lstrip())] if core else line
+        trail = line[len(lead) + len(core) :]
+        if core == " ".join(core.split()):
+            return Spacing(lead, None, trail)
+        return Spacing(lead, tuple(re.findall(r"\s+", core)), trail)
+
+    def restore(self, parts: Sequence[str], spacing: Spacing) -> str:
+        """The line with these parts and this white space; the inverse of `split` and `spacing`."""
+        gapped, bare = self._gapped(parts), parts
+        if self._split_name == "unicode":
+            bare = [part[1:] if _mark(part) else part for part in parts]
+        inner = iter(spacing.inner or ())
+        spaced = (next(inner, " ") + part if gap else part for gap, part in zip(gapped, bare, strict=True))
+        return f"{spacing.lead}{''.join(spaced)}{spacing.trail}"
+
+    def gaps(self, parts: Sequence[str]) -> int:
+        """The number of places with white space between the parts of a line."""
+        return sum(self._gapped(parts))
+
+    def _gapped(self, parts: Sequence[str]) -> list[bool]:
+        """Whether there is white space before each part; what precedes the first is not between parts."""
+        if self._split_name == "space":
+            return [number > 0 for number in range(len(parts))]
+        return [number > 0 and _follows_space(part) for number, part in enumerate(parts)]
+
+
+def _splitter(split: str) -> Callable[[str], list[str]]:
+    if split not in _SPLITS:
+        raise unknown_name("word split", split, _SPLITS)
+    return _SPLITS[split]
+
+
+def _split_unicode(line: str) -> list[str]:
+    """The tokens of a line, each with its mark if the gap before it is not the usual one."""
+    parts = list(chain.from_iterable(map(_marked, line.split())))
+    if parts and _mark(parts[0]):
+        parts[0] = parts[0][1:]
+    return parts
+
+
+_SPLITS: dict[str, Callable[[str], list[str]]] = {"space": str.split, "unicode": _split_unicode}
+
+
+@lru_cache(1 << 17)
+def _marked(chunk: str) -> tuple[str, ...]:
+    """The tokens of what stands between white space, marked as within a line."""
+    first, *others = _unicode_parts().findall(chunk)
+    glued = (GLUED + part if _is_word(part) else part for part in others)
+    return (first if _is_word(first) else SPACED + first, *glued)
+
+
+@cache
+def _unicode_parts() -> re.Pattern[str]:
+    """A token: `<unk>`, a word with inner apostrophes and hyphens, or one other sign.
+
+    Combining marks belong to words (an accent, a Devanagari vowel), which `\\w` alone does not say.
+    """
+    marks = (chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("M"))
+    letter = f"[\\w{''.join(map(re.escape, marks))}]"
+    return re.compile(f"{UNK_PIECE}|{letter}+(?:['’\\-]{letter}+)*|\\S")
+
+
+def _is_word(part: str) -> bool:
+    return len(part) > 1 or part.isalnum() or part == "_" or unicodedata.category(part).startswith("M")
+
+
+def _mark(part: str) -> str:
+    """The mark of a token, empty if it has none."""
+    return part[0] if len(part) > 1 and part[0] in (GLUED, SPACED) else ""
+
+
+def _follows_space(part: str) -> bool:
+    return _mark(part) == SPACED or (not _mark(part) and _is_word(part))

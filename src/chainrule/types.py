@@ -1,0 +1,121 @@
+"""The contract every model keeps, and the records that pass between the parts.
+
+Shapes are told by suffixes, here and everywhere:
+B batch, T time, S source time, V vocabulary, D width, H heads, K beams or kept rows, N rows of any kind.
+
+Tokens are integers. One token, `eos`, ends a line and also stands before the first token of a text, so the
+distribution over the first token is `step(start(B), eos)`, and `log_probs(x)` scores x[0] given `eos`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+State = Any
+"""What a model remembers of a prefix: a nest of tuples, lists and dicts whose tensors all have the batch first, or of
+objects that offer `map_tensors(change)`. Anything else in it (an int, None) is the same for every row."""
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Answers log p(x_t | x_<t) of given tokens, all at once."""
+
+    def log_probs(self, tokens_BT: Tensor) -> Tensor:
+        """tokens_BT -> log p(x_t | eos, x_<t) in nats, BT."""
+        ...
+
+
+@runtime_checkable
+class Stepper(Protocol):
+    """Walks one token at a time; the decoder needs nothing else."""
+
+    def start(self, batch: int) -> State:
+        """The empty prefix, `batch` times."""
+        ...
+
+    def step(self, state: State, token_B: Tensor) -> tuple[Tensor, State]:
+        """Append a token to each prefix; log p(. | prefix) as BV in nats, and the new state."""
+        ...
+
+    def select(self, state: State, rows_K: Tensor) -> State:
+        """The state whose row k is row rows_K[k] of the given one."""
+        ...
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """Turns a batch into features for an objective."""
+
+    def forward(self, batch: Batch, state: State = None) -> Outputs: ...
+
+
+class Batch(NamedTuple):
+    """Tokens for one training step. `inputs` is what the model sees at t, `targets` what it must predict there."""
+
+    inputs_BT: Tensor
+    targets_BT: Tensor
+    weights_BT: Tensor | None = None  # 0 where a target is padding; None: every target counts
+    source_BS: Tensor | None = None
+    source_mask_BS: Tensor | None = None
+
+
+class Outputs(NamedTuple):
+    """What a model makes of a batch: features of each position, and the state after the last."""
+
+    hidden_BTD: Tensor
+    state: State
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A sum and what it was summed over, never a mean, so that totals stay exact when pieces are added."""
+
+    total: Tensor
+    count: int
+    state: State = None
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a model must know of the tokens it speaks."""
+
+    size: int
+    eos: int
+    counts_V: np.ndarray[Any, Any]  # occurrences in the training text, int64
+
+
+class OutputChoice(NamedTuple):
+    """Which output layer a model is to end in, with which options."""
+
+    layer: Any  # a class of layers/outputs
+    config: Any
+
+
+def map_state(change: Callable[[Tensor], Tensor], state: State) -> State:
+    """Apply `change` to every tensor of a state."""
+    if isinstance(state, tuple):
+        parts = [map_state(change, part) for part in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+    if isinstance(state, list):
+        return [map_state(change, part) for part in state]
+    if isinstance(state, dict):
+        return {key: map_state(change, part) for key, part in state.items()}
+    if hasattr(state, "map_tensors"):
+        return state.map_tensors(change)
+    return change(state) if hasattr(state, "index_select") else state
+
+
+def select_rows(state: State, rows_K: Tensor) -> State:
+    """Reorder every tensor of a state by its first dimension."""
+    return map_state(lambda tensor: tensor.index_select(0, rows_K), state)
+
+
+def detach_state(state: State) -> State:
+    """Cut a state from the graph that made it, as truncated back-propagation does between chunks."""
+    return map_state(lambda tensor: tensor.detach(), state)

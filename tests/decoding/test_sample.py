@@ -1,0 +1,136 @@
+"""The filters against their definitions, the draw against its probabilities."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from chainrule.decoding import Sample
+from chainrule.decoding.sample import draw, keep_top_k, keep_top_p, temper
+from chainrule.errors import ConfigError
+
+
+def distribution(size: int, seed: int, ties: bool = False) -> Tensor:
+    logits_V = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
+    return (logits_V.round() if ties else logits_V).log_softmax(0)
+
+
+def kept(filtered_V: Tensor) -> set[int]:
+    return set((filtered_V > -math.inf).nonzero().flatten().tolist())
+
+
+def naive_top_k(log_probs: list[float], k: int) -> set[int]:
+    least = sorted(log_probs, reverse=True)[min(k, len(log_probs)) - 1]
+    return {v for v, value in enumerate(log_probs) if value >= least}
+
+
+def naive_top_p(log_probs: list[float], p: float) -> set[int]:
+    mass, least = 0.0, math.inf
+    for value in sorted(log_probs, reverse=True):
+        if mass >= p:
+            break
+        mass, least = mass + math.exp(value), value
+    return {v for v, value in enumerate(log_probs) if value >= least}
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, 12), seed=st.integers(0, 999), k=st.integers(1, 15), ties=st.booleans())
+def test_top_k_is_its_definition(size: int, seed: int, k: int, ties: bool) -> None:
+    log_probs_V = distribution(size, seed, ties)
+    filtered_V = keep_top_k(log_probs_V[None], k)[0]
+    assert kept(filtered_V) == naive_top_k(log_probs_V.tolist(), k)
+    assert all(filtered_V[v] == log_probs_V[v] for v in kept(filtered_V))
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, 12), seed=st.integers(0, 999), p=st.floats(0.001, 0.999), ties=st.booleans())
+def test_top_p_is_its_definition(size: int, seed: int, p: float, ties: bool) -> None:
+    log_probs_V = distribution(size, seed, ties)
+    filtered_V = keep_top_p(log_probs_V[None], p)[0]
+    assert kept(filtered_V) == naive_top_p(log_probs_V.tolist(), p)
+    assert all(filtered_V[v] == log_probs_V[v] for v in kept(filtered_V))
+
+
+def test_top_p_counts_what_top_k_left_as_the_whole() -> None:
+    log_probs_V = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
+    left_V = keep_top_k(log_probs_V[None], 2)
+    assert kept(keep_top_p(left_V, 0.5)[0]) == {0}  # 0.4 / 0.7 reaches a half
+    assert kept(keep_top_p(log_probs_V[None], 0.5)[0]) == {0, 1}
+
+
+def test_everything_is_kept_at_the_ends() -> None:
+    tail_V = torch.tensor([0.0, -60.0, -90.0]).log_softmax(0)  # a mass that rounds to 1 after one token
+    assert kept(keep_top_p(tail_V[None], 1.0)[0]) == {0, 1, 2}
+    assert kept(keep_top_k(tail_V[None], 3)[0]) == {0, 1, 2}
+    assert kept(keep_top_p(tail_V[None], 1e-9)[0]) == {0}
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 999), temperature=st.floats(0.05, 20))
+def test_temperature_is_a_power_of_the_probabilities(seed: int, temperature: float) -> None:
+    log_probs_V = distribution(6, seed)
+    powers_V = log_probs_V.exp() ** (1 / temperature)
+    torch.testing.assert_close(temper(log_probs_V, temperature).softmax(0), powers_V / powers_V.sum())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1e-12])
+def test_no_temperature_is_greedy(temperature: float) -> None:
+    log_probs_BV = torch.stack([distribution(50, seed).float() for seed in range(20)])
+    log_probs_BV[:, 7] = -math.inf
+    assert torch.equal(Sample(temperature)(log_probs_BV), log_probs_BV.argmax(1))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.7}, {"temperature": 2.0, "top_k": 5, "top_p": 0.8}]
+)
+def test_draws_follow_the_filtered_distribution(options: dict[str, float]) -> None:
+    log_probs_V = distribution(8, 3)
+    scores_V = [value / options.get("temperature", 1.0) for value in log_probs_V.tolist()]
+    left = naive_top_k(scores_V, int(options.get("top_k", 8)))
+    whole = math.log(sum(math.exp(scores_V[v]) for v in left))
+    scores_V = [value - whole if v in left else -math.inf for v, value in enumerate(scores_V)]
+    left = naive_top_p(scores_V, options.get("top_p", 1.1))
+    expected_V = torch.tensor([math.exp(value) if v in left else 0.0 for v, value in enumerate(scores_V)])
+    draws = 40_000
+    choose = Sample(**options, generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type]
+    counts_V = choose(log_probs_V.expand(draws, 8)).bincount(minlength=8)
+    spread_V = (expected_V * draws).sqrt() * 5
+    expected_V = expected_V / expected_V.sum()
+    assert ((counts_V - expected_V * draws).abs() <= spread_V).all()
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 9999))
+def test_what_is_impossible_is_never_drawn(seed: int) -> None:
+    log_probs_BV = torch.full((64, 5), -math.inf)
+    log_probs_BV[:, 2] = math.log(0.5)
+    log_probs_BV[:, 3] = math.log(0.5)
+    assert set(draw(log_probs_BV, torch.Generator().manual_seed(seed)).tolist()) <= {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"temperature": -1.0},
+            "temperature is -1.0, but it must be a number from 0 (always the best token) upwards.",
+        ),
+        (
+            {"temperature": math.inf},
+            "temperature is inf, but it must be a number from 0 (always the best token) upwards.",
+        ),
+        ({"top_k": 0}, "top_k is 0, but at least 1 token must be kept; leave it out to keep all."),
+        ({"top_p": 0.0}, "top_p is 0.0, but it must be above 0 and at most 1, which keeps all."),
+        ({"top_p": 1.5}, "top_p is 1.5, but it must be above 0 and at most 1, which keeps all."),
+        ({"top_p": math.nan}, "top_p is nan, but it must be above 0 and at most 1, which keeps all."),
+    ],
+)
+def test_wrong_options_have_their_sentence(options: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Sample(**options)  # type: ignore[arg-type]
+    assert str(caught.value) == sentence

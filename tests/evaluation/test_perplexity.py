@@ -1,0 +1,117 @@
+"""The sum over a stream against a walk of one token at a time."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chainrule.evaluation import evaluate_tokens
+from chainrule.evaluation.perplexity import evaluating, score_stream
+from toy import TableModel, TablePrefix
+
+EOS = 0
+
+
+def walked(model: TableModel, stream: list[int]) -> float:
+    """-log p of a stream that begins afresh, by stepping through it alone."""
+    state, before, nats = model.start(1), EOS, 0.0
+    for token in stream:
+        row_1V, state = model.step(state, torch.tensor([before]))
+        nats -= float(row_1V[0, token])
+        before = token
+    return nats
+
+
+def random_stream(length: int, vocab: int = 7) -> np.ndarray:
+    return np.random.default_rng(length).integers(0, vocab, length).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("length", "tracks"), [(1, 1), (50, 1), (50, 4), (51, 4), (53, 4), (3, 8), (64, 8), (65, 8)])
+@pytest.mark.parametrize("chunk", [1, 5, 16, 1000])
+def test_every_token_is_scored_once_given_its_track(length: int, tracks: int, chunk: int) -> None:
+    model, stream = TableModel(7, 3), random_stream(length)
+    rows = np.array_split(stream, min(tracks, length))
+    expected = sum(walked(model, row.tolist()) for row in rows)
+    found = evaluate_tokens(model, stream, eos=EOS, tracks=tracks, chunk=chunk)
+    assert found.tokens == length
+    assert math.isclose(found.nats, expected, rel_tol=1e-6)
+
+
+def test_the_state_is_carried_through_the_whole_stream() -> None:
+    stream = random_stream(400)
+    model = TableModel(7, 3)
+    whole = float(-model.log_probs(torch.from_numpy(stream.astype(np.int64))[None]).double().sum())
+    assert math.isclose(evaluate_tokens(model, stream, eos=EOS, chunk=7).nats, whole, rel_tol=1e-9)
+
+
+def test_an_empty_stream_costs_nothing() -> None:
+    assert evaluate_tokens(TableModel(7), random_stream(0), eos=EOS) == (0.0, 0)
+
+
+def test_tokens_come_with_their_own_scores() -> None:
+    model, stream = TableModel(7, 3), random_stream(23)
+    for piece in score_stream(model, stream, eos=EOS, tracks=4, chunk=3):
+        assert len(piece.tokens_N) == len(piece.log_probs_N)
+    pieces = list(score_stream(model, stream, eos=EOS, tracks=4, chunk=100))
+    expected = sorted(
+        (token, round(float(log_prob), 5))
+        for row in np.array_split(stream.astype(np.int64), 4)
+        for token, log_prob in zip(row.tolist(), model.log_probs(torch.from_numpy(row)[None])[0], strict=True)
+    )
+    found = zip(pieces[0].tokens_N.tolist(), pieces[0].log_probs_N.tolist(), strict=True)
+    assert sorted((token, round(log_prob, 5)) for token, log_prob in found) == expected
+
+
+def test_memory_does_not_grow_with_the_stream(tmp_path: Path) -> None:
+    shapes: set[tuple[int, ...]] = set()
+
+    class Watched(TableModel):
+        def score(self, tokens_BT: Tensor, state: TablePrefix) -> tuple[Tensor, TablePrefix]:
+            shapes.add(tuple(tokens_BT.shape))
+            return torch.zeros(tokens_BT.shape), state
+
+    path = tmp_path / "tokens.bin"
+    path.write_bytes(bytes(1 << 21))
+    stream = np.memmap(path, np.uint8, mode="r")
+    evaluate_tokens(Watched(7), stream, eos=EOS)
+    assert shapes == {(64, 256)}
+
+
+def test_progress_counts_tokens() -> None:
+    told: list[tuple[int, int]] = []
+    evaluate_tokens(
+        TableModel(7), random_stream(23), eos=EOS, tracks=4, chunk=2, progress=lambda *step: told.append(step)
+    )
+    assert told == [(8, 23), (16, 23), (23, 23)]
+
+
+class Dropping(nn.Module):
+    """Scores with whether dropout and gradients are on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def start(self, batch: int) -> None:
+        return None
+
+    def score(self, tokens_BT: Tensor, state: None) -> tuple[Tensor, None]:
+        log_probs_BT = torch.full(tokens_BT.shape, -1.0 - self.training) * self.weight
+        assert not log_probs_BT.requires_grad
+        return log_probs_BT, None
+
+
+def test_dropout_is_off_inside_and_as_before_outside() -> None:
+    model = Dropping().train()
+    assert evaluate_tokens(model, random_stream(5), eos=EOS) == (5.0, 5)
+    assert model.training
+    with pytest.raises(KeyError), evaluating(model):
+        raise KeyError
+    assert model.training
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()

@@ -1,0 +1,269 @@
+"""The hand-written recurrences against torch.nn, naive loops under autograd, and finite differences."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chainrule.errors import ConfigError
+from chainrule.layers.recurrence import KINDS, Recurrence, RecurrentLayer, spectral_radius
+from chainrule.types import detach_state, select_rows
+
+VARIANTS = [(kind, {}) for kind in KINDS] + [("rnn", {"activation": "relu"}), ("gru", {"reset": "after"})]
+IDS = [" ".join([kind, *options.values()]) for kind, options in VARIANTS]
+variants = pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=IDS)
+
+
+def blocks(weight: Tensor, count: int) -> list[Tensor]:
+    return list(weight.chunk(count))
+
+
+def naive_step(layer: RecurrentLayer, kind: str, options: dict, x_BD: Tensor, state: list[Tensor]) -> list[Tensor]:
+    """One step written as in the papers, one gate at a time."""
+    count = layer.cell.blocks
+    W, b = blocks(layer.weight_input_GD, count), blocks(layer.bias_G, count)
+    U, h = blocks(layer.weight_hidden_GH, count), state[0]
+    a = [x_BD @ W[k].T + b[k] for k in range(count)]
+    if kind == "rnn":
+        total = a[0] + h @ U[0].T
+        return [total.relu() if options.get("activation") == "relu" else total.tanh()]
+    if kind == "gru":
+        z, r = (a[1] + h @ U[1].T).sigmoid(), (a[2] + h @ U[2].T).sigmoid()
+        inner = r * (h @ U[0].T + layer.extra) if options.get("reset") == "after" else (r * h) @ U[0].T
+        n = (a[0] + inner).tanh()
+        return [z * h + (1 - z) * n]
+    c, s = state[1], [a[k] + h @ U[k].T for k in range(count)]
+    if kind == "lstm-coupled":
+        i = s[1].sigmoid()
+        c = (1 - i) * c + i * s[0].tanh()
+        return [s[2].sigmoid() * c.tanh(), c]
+    p_i, p_f, p_o = layer.extra if kind == "lstm-peephole" else torch.zeros(3, 1, dtype=h.dtype)
+    i, f = (s[1] + p_i * c).sigmoid(), (s[2] + p_f * c).sigmoid()
+    c = f * c + i * s[0].tanh()
+    return [(s[3] + p_o * c).sigmoid() * c.tanh(), c]
+
+
+def naive(stack: Recurrence, options: dict, inputs_BTD: Tensor, state: list) -> tuple[Tensor, list]:
+    after = []
+    for layer, before in zip(stack.layers, state, strict=True):
+        current, outputs = list(before), []
+        for x_BD in inputs_BTD.unbind(1):
+            current = naive_step(layer, stack.kind, options, x_BD, current)
+            outputs.append(current[0])
+        inputs_BTD = torch.stack(outputs, 1)
+        after.append(tuple(current))
+    return inputs_BTD, after
+
+
+def random_state(stack: Recurrence, batch: int) -> list:
+    return [tuple(torch.randn_like(part).requires_grad_() for part in parts) for parts in stack.start(batch)]
+
+
+def scalar(hidden: Tensor, state: list) -> Tensor:
+    """A number that every output, and every part of the last state, moves differently."""
+    parts = [hidden] + [part for parts in state for part in parts]
+    return sum((part * torch.linspace(-1, 2, part.numel(), dtype=part.dtype).view(part.shape)).sum() for part in parts)
+
+
+@variants
+def test_outputs_and_gradients_equal_a_naive_loop(kind: str, options: dict) -> None:
+    torch.manual_seed(0)
+    stack = Recurrence(kind, 3, 4, layers=2, **options).double()
+    inputs, state = torch.randn(5, 7, 3, dtype=torch.float64, requires_grad=True), random_state(stack, 5)
+    leaves = [inputs, *(part for parts in state for part in parts), *stack.parameters()]
+    ours, theirs = stack(inputs, state), naive(stack, options, inputs, state)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(torch.autograd.grad(scalar(*ours), leaves), torch.autograd.grad(scalar(*theirs), leaves))
+
+
+@variants
+def test_gradients_equal_finite_differences(kind: str, options: dict) -> None:
+    torch.manual_seed(1)
+    stack = Recurrence(kind, 2, 3, **options).double()
+    names = [name for name, _ in stack.named_parameters()]
+
+    def run(inputs: Tensor, *rest: Tensor) -> Tensor:
+        states = stack.layers[0].cell.states
+        given = dict(zip(names, rest[states:], strict=True))
+        return scalar(*torch.func.functional_call(stack, given, (inputs, [rest[:states]])))
+
+    leaves = [torch.randn(2, 4, 2, dtype=torch.float64, requires_grad=True), *random_state(stack, 2)[0]]
+    leaves += [parameter.detach().clone().requires_grad_() for parameter in stack.parameters()]
+    assert torch.autograd.gradcheck(run, leaves)
+
+
+# Where each of our blocks is in torch's order of gates.
+ORDER = {"rnn": [0], "lstm": [2, 0, 1, 3], "gru": [2, 1, 0]}
+
+
+def from_torch(peer: nn.RNNBase, stack: Recurrence, kind: str) -> None:
+    order = ORDER[kind]
+    for depth, layer in enumerate(stack.layers):
+        pick = [
+            torch.cat([blocks(getattr(peer, f"{name}_l{depth}"), len(order))[k] for k in order])
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        ]
+        layer.weight_input_GD.data, layer.weight_hidden_GH.data = pick[0].clone(), pick[1].clone()
+        if layer.extra is None:
+            layer.bias_G.data = pick[2] + pick[3]
+        else:  # torch's candidate keeps its two biases apart
+            width = stack.hidden_size
+            layer.extra.data = pick[3][:width].clone()
+            layer.bias_G.data = pick[2] + torch.cat([torch.zeros(width), pick[3][width:]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "peer_class", "options", "peer_options"),
+    [
+        ("lstm", nn.LSTM, {}, {}),
+        ("gru", nn.GRU, {"reset": "after"}, {}),
+        ("rnn", nn.RNN, {}, {}),
+        ("rnn", nn.RNN, {"activation": "relu"}, {"nonlinearity": "relu"}),
+    ],
+    ids=["lstm", "gru", "rnn tanh", "rnn relu"],
+)
+def test_equals_torch_with_the_same_weights(kind: str, peer_class: type, options: dict, peer_options: dict) -> None:
+    torch.manual_seed(2)
+    peer = peer_class(6, 8, 2, batch_first=True, **peer_options)
+    stack = Recurrence(kind, 6, 8, layers=2, **options)
+    with torch.no_grad():
+        from_torch(peer, stack, kind)
+    inputs, state = torch.randn(3, 9, 6, requires_grad=True), random_state(stack, 3)
+    parts = [torch.stack(column) for column in zip(*state, strict=True)]
+    hidden, last = stack(inputs, state)
+    peer_hidden, peer_last = peer(inputs, tuple(parts) if len(parts) == 2 else parts[0])
+    peer_parts = peer_last if isinstance(peer_last, tuple) else (peer_last,)
+    peer_state = [tuple(part[depth] for part in peer_parts) for depth in range(2)]
+    torch.testing.assert_close((hidden, last), (peer_hidden, peer_state), rtol=1e-5, atol=1e-5)
+    leaves = [inputs, *(part for parts in state for part in parts)]
+    ours = torch.autograd.grad(scalar(hidden, last), [*leaves, *stack.parameters()])
+    theirs = torch.autograd.grad(scalar(peer_hidden, peer_state), [*leaves, *peer.parameters()])
+    torch.testing.assert_close(ours[: len(leaves)], theirs[: len(leaves)], rtol=1e-5, atol=1e-5)
+    for depth in range(2):
+        names = [name for name, _ in peer.named_parameters()]
+        peer_grads = dict(zip(names, theirs[len(leaves) :], strict=True))
+        grads = dict(zip([name for name, _ in stack.named_parameters()], ours[len(leaves) :], strict=True))
+        for name, peer_name in (
+            ("weight_input_GD", "weight_ih"),
+            ("weight_hidden_GH", "weight_hh"),
+            ("bias_G", "bias_ih"),
+        ):
+            expected = blocks(peer_grads[f"{peer_name}_l{depth}"], len(ORDER[kind]))
+            expected = torch.cat([expected[k] for k in ORDER[kind]])
+            torch.testing.assert_close(grads[f"layers.{depth}.{name}"], expected, rtol=1e-5, atol=1e-4)
+
+
+@variants
+def test_two_chunks_with_the_state_carried_equal_one(kind: str, options: dict) -> None:
+    torch.manual_seed(3)
+    stack = Recurrence(kind, 4, 5, layers=2, **options)
+    inputs = torch.randn(2, 12, 4)
+    whole, last = stack(inputs)
+    first, state = stack(inputs[:, :7])
+    second, state = stack(inputs[:, 7:], detach_state(state))
+    torch.testing.assert_close((torch.cat([first, second], 1), state), (whole, last))
+
+
+@variants
+@torch.no_grad()
+def test_single_steps_without_a_graph_equal_one_pass_with_one(kind: str, options: dict) -> None:
+    torch.manual_seed(4)
+    stack = Recurrence(kind, 4, 5, layers=2, **options)
+    inputs = torch.randn(3, 6, 4)
+    with torch.enable_grad():
+        whole, last = stack(inputs)
+    state, steps = stack.start(3), []
+    for t in range(6):
+        hidden, state = stack(inputs[:, t : t + 1], state)
+        steps.append(hidden)
+    torch.testing.assert_close((torch.cat(steps, 1), state), (whole.detach(), detach_state(last)))
+
+
+def test_rows_of_a_batch_do_not_meet() -> None:
+    stack, inputs = Recurrence("lstm", 4, 5, layers=2), torch.randn(4, 6, 4)
+    rows = torch.tensor([2, 0])
+    hidden, state = stack(inputs)
+    few, few_state = stack(inputs[rows])
+    torch.testing.assert_close((few, few_state), (hidden[rows], select_rows(state, rows)))
+
+
+def test_variational_dropout_keeps_one_mask_over_time() -> None:
+    torch.manual_seed(5)
+    stack = Recurrence("rnn", 4, 64, layers=2, dropout=0.5, variational=True, activation="relu")
+    first, second = stack.layers
+    with torch.no_grad():  # the first layer gives ones, and the second shows what it got
+        for parameter in stack.parameters():
+            parameter.zero_()
+        first.bias_G.fill_(1.0)
+        second.weight_input_GD.copy_(torch.eye(64))
+    hidden_BTH, _ = stack(torch.zeros(3, 5, 4))
+    assert set(hidden_BTH.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(hidden_BTH, hidden_BTH[:, :1].expand_as(hidden_BTH))
+    assert not torch.equal(hidden_BTH[0], hidden_BTH[1])
+    stack.variational = False
+    hidden_BTH, _ = stack(torch.zeros(3, 5, 4))
+    assert not torch.equal(hidden_BTH, hidden_BTH[:, :1].expand_as(hidden_BTH))
+    stack.eval()
+    assert torch.equal(stack(torch.zeros(3, 5, 4))[0], torch.ones(3, 5, 64))
+
+
+def test_recurrent_dropout_drops_weights_and_scales_the_rest() -> None:
+    torch.manual_seed(6)
+    stack = Recurrence("lstm", 3, 16, recurrent_dropout=0.25)
+    layer, inputs = stack.layers[0], torch.randn(2, 5, 3)
+    torch.manual_seed(7)
+    dropped, _ = stack(inputs)
+    torch.manual_seed(7)
+    masked = nn.functional.dropout(layer.weight_hidden_GH, 0.25)
+    assert (masked == 0).any()
+    stack.eval()
+    kept = {"layers.0.weight_hidden_GH": masked}
+    expected, _ = torch.func.functional_call(stack, kept, (inputs,))
+    torch.testing.assert_close(dropped, expected)
+    dropped.sum().backward()
+    assert torch.equal(layer.weight_hidden_GH.grad[masked == 0], torch.zeros(int((masked == 0).sum())))
+
+
+def test_mixed_precision_computes_the_recurrence_in_full() -> None:
+    stack, inputs = Recurrence("gru", 4, 5), torch.randn(2, 3, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden, _ = stack(inputs)
+    torch.testing.assert_close(hidden, stack(inputs)[0])
+
+
+def test_initial_values() -> None:
+    rnn, lstm, coupled = (Recurrence(kind, 8, 32).layers[0] for kind in ("rnn", "lstm", "lstm-coupled"))
+    assert spectral_radius(rnn.weight_hidden_GH) == pytest.approx(1, abs=1e-5)
+    assert lstm.weight_hidden_GH.abs().max() <= 32**-0.5
+    assert torch.equal(lstm.bias_G[64:96], torch.ones(32))  # the forget gate
+    assert torch.equal(coupled.bias_G[32:64], -torch.ones(32))  # the input gate
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (
+            ("lsmt", 4, 4),
+            {},
+            "unknown recurrent cell 'lsmt': did you mean 'lstm'? Known: gru, lstm, lstm-coupled, lstm-peephole, rnn",
+        ),
+        (("rnn", 4, 4), {"activation": "relo"}, "unknown activation 'relo': did you mean 'relu'? Known: relu, tanh"),
+        (("gru", 4, 4), {"reset": "aftr"}, "unknown reset 'aftr': did you mean 'after'? Known: after, before"),
+        (
+            ("gru", 4, 0),
+            {},
+            "a recurrent stack needs input_size, hidden_size and layers of at least 1, "
+            "but got 4, 0 and 1: raise the one below 1",
+        ),
+        (
+            ("gru", 4, 4),
+            {"dropout": 1.0},
+            "dropout is 1.0, but it must be at least 0 and below 1: choose such a rate",
+        ),
+    ],
+)
+def test_wrong_options_are_named(arguments: tuple, options: dict, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Recurrence(*arguments, **options)
+    assert str(caught.value) == message
