@@ -23,9 +23,7 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"the disk is full, {path} was not written; free some space and run the command again"
             ) from None
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise DiskError(
-                f"{path} cannot be written ({error.strerror}); choose a place you may write to"
-            ) from None
+            raise DiskError(f"{path} cannot be written ({error.strerror}); choose a place you may write to") from None
         raise
 
 

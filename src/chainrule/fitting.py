@@ -69,12 +69,15 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     listener = listener or Listener()
     folder = RunFolder(out)
     processes = Processes.join()
-    _same_request(folder, config)
+    with processes.one_after_another():
+        _same_request(folder, config)
     if (done := folder.read_result()) and done["budget"] == _budget(config):
         listener.note(f"{out} is finished already; choose another --out, or a larger budget to train on")
         return Fitted(folder, True, done)
+    asked = _budget(config)
     torch.set_num_threads(config.training.threads or physical_cores())
-    corpus = _corpus(config, folder, listener)
+    with processes.one_after_another():
+        corpus = _corpus(config, folder, listener)
     config = _resolve(config, corpus, folder)
     device = choose_device(config.training.device)
     torch.manual_seed(config.seed + processes.rank)
@@ -86,7 +89,7 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     with _stop_signals() as stopping:
         trainer.hooks.stopping = stopping
         finished = trainer.fit()
-    result = _result(config, trainer) | {"peak_memory": memory.bytes}
+    result = _result(trainer) | {"budget": asked, "peak_memory": memory.bytes}
     if finished and processes.leads:
         folder.write_result(result)
     return Fitted(folder, finished, result)
@@ -204,6 +207,7 @@ def _validator(config: RunConfig, corpus: Corpus) -> Callable[[Any], float]:
 
 
 def _begin(folder: RunFolder, config: RunConfig, corpus: Corpus) -> None:
+    folder.remove_result()
     corpus.tokenizer.save(folder.path)
     folder.write_signature(
         {
@@ -245,7 +249,7 @@ def _budget(config: RunConfig) -> dict[str, Any]:
     return config.training.model_dump(include={"minutes", "steps", "epochs"})
 
 
-def _result(config: RunConfig, trainer: Trainer) -> dict[str, Any]:
+def _result(trainer: Trainer) -> dict[str, Any]:
     s = trainer.standing
     return {
         "steps": s.step,
@@ -255,7 +259,6 @@ def _result(config: RunConfig, trainer: Trainer) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "tokens_per_second": round(s.tokens / s.train_seconds, 1) if s.train_seconds else None,
         "best_step": s.best_step,
-        "budget": _budget(config),
     }
 
 

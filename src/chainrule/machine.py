@@ -14,7 +14,9 @@ from chainrule.errors import ConfigError
 
 
 def physical_cores() -> int:
-    """Cores to compute with: logical ones halved where two of them share one."""
+    """Cores to compute with: as many as $OMP_NUM_THREADS says, else logical ones halved where two of them share one."""
+    if (wanted := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(wanted):
+        return int(wanted)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     twins = Path("/sys/devices/system/cpu/smt/active")
     threaded = twins.exists() and twins.read_text().strip() == "1"

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from chainrule.config import RunConfig, parse, read_toml, write_toml
 from chainrule.errors import RunError
-from chainrule.files import folder_atomically, write_atomically
+from chainrule.files import disk_errors, folder_atomically, write_atomically
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.text.tokenizers import Tokenizer, load_tokenizer
 from chainrule.types import OutputChoice, Vocabulary
@@ -106,6 +106,10 @@ class RunFolder:
     def write_result(self, result: dict[str, Any]) -> None:
         write_atomically(self.path / "result.json", json.dumps(result, indent=1, ensure_ascii=False))
 
+    def remove_result(self) -> None:
+        """The training goes on: what it came to is open again."""
+        (self.path / "result.json").unlink(missing_ok=True)
+
     def read_result(self) -> dict[str, Any] | None:
         return _read_json(self.path / "result.json")
 
@@ -137,7 +141,8 @@ class RunFolder:
 
     def log(self, record: dict[str, Any]) -> int:
         """Append a line to the metrics -> the file's length after it."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        path = self.path / "metrics.jsonl"
+        with disk_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
             return file.tell()
 
@@ -162,10 +167,12 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Put named tensors into a model; tied places follow by themselves."""
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    tied = set(model.state_dict()) - set(weights_of(model))
-    if set(missing) - tied or unexpected:
+    own = model.state_dict()
+    needed = set(weights_of(model))
+    fits = needed <= set(weights) <= set(own) and all(weights[name].shape == own[name].shape for name in weights)
+    if not fits:
         raise RunError("the weights do not fit the model of config.toml; the run's files come from different runs")
+    model.load_state_dict(weights, strict=False)
 
 
 def build_model(config: RunConfig, vocabulary: Vocabulary) -> nn.Module:
@@ -180,7 +187,8 @@ def build_model(config: RunConfig, vocabulary: Vocabulary) -> nn.Module:
 def load_model(folder: RunFolder, tokenizer: Tokenizer) -> nn.Module:
     """The trained model of a run, ready to use."""
     weights = folder.read_weights()
-    counts_V = weights[COUNTS]
+    if (counts_V := weights.get(COUNTS)) is None:
+        raise RunError(f"{folder.path / 'model.safetensors'} is not of a language model; restore the run's own file")
     if len(counts_V) != tokenizer.vocab_size:
         raise RunError(
             f"{folder.path}: the tokeniser has {tokenizer.vocab_size} tokens but the model was trained with "

@@ -107,6 +107,33 @@ def test_the_same_seed_gives_the_same_loss(name: str) -> None:
     assert losses[0] == losses[1]
 
 
+@every_layer
+@pytest.mark.parametrize("stored", [0, 10**6])
+def test_mixed_precision_keeps_the_numbers(name: str, stored: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "STORED_ENTRIES", stored)
+    layer, (hidden, targets) = build(name, 50), positions(50)
+    losses = []
+    for enabled in (False, True):
+        torch.manual_seed(10)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            losses.append(layer.loss(hidden, targets))
+            log_probs = layer.log_probs(hidden)
+        assert losses[-1].dtype == log_probs.dtype == torch.float32
+        torch.testing.assert_close(log_probs.logsumexp(1), torch.zeros(9), rtol=0, atol=2e-5 if not enabled else 0.02)
+    torch.testing.assert_close(losses[1], losses[0], rtol=0.02, atol=0)
+    losses[1].backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in layer.parameters())
+
+
+@every_layer
+def test_small_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, (hidden, targets) = build(name, 50), positions(50)
+    whole = layer.log_prob(hidden, targets)
+    monkeypatch.setattr("chainrule.layers.outputs.base.CHUNK_BYTES", 4 * 50 * 2)
+    monkeypatch.setattr("chainrule.layers.outputs.hierarchical.ROWS", 2)
+    torch.testing.assert_close(layer.log_prob(hidden, targets), whole)
+
+
 @pytest.mark.parametrize("name", ["softmax", "hierarchical", "adaptive"])
 @pytest.mark.parametrize("stored", [0, 10**6])
 def test_likelihood_layers_lose_the_exact_likelihood(name: str, stored: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ def test_two_chunks_with_the_state_carried_equal_one(kind: str, options: dict) -
 
 @variants
 @torch.no_grad()
-def test_single_steps_without_a_graph_equal_one_pass_with_one(kind: str, options: dict) -> None:
+def test_without_a_graph_single_steps_and_one_pass_equal_the_pass_with_one(kind: str, options: dict) -> None:
     torch.manual_seed(4)
     stack = Recurrence(kind, 4, 5, layers=2, **options)
     inputs = torch.randn(3, 6, 4)
@@ -178,6 +178,7 @@ def test_single_steps_without_a_graph_equal_one_pass_with_one(kind: str, options
         hidden, state = stack(inputs[:, t : t + 1], state)
         steps.append(hidden)
     torch.testing.assert_close((torch.cat(steps, 1), state), (whole.detach(), detach_state(last)))
+    torch.testing.assert_close(stack(inputs), (whole.detach(), detach_state(last)))
 
 
 def test_rows_of_a_batch_do_not_meet() -> None:

@@ -6,8 +6,12 @@ import json
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 
 from chainrule.text import Tokenizer, text_of, train_tokenizer
+
+settings.register_profile("untimed", deadline=None)  # the first example may load a dictionary
+settings.load_profile("untimed")
 
 SMALL = "the cat sat on the mat, and <unk> (the dog) said: don't!\n  白日依山盡 黃河入海流\nnaïve  café\t<eos>\n"
 KINDS = ("word", "word-unicode", "char", "byte", "bpe", "unigram", "jieba", "huggingface", "sentencepiece")

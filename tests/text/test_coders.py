@@ -63,8 +63,7 @@ def test_damaged_code() -> None:
     assert str(caught.value) == "got 3 coded bytes: expected a multiple of 4; the file is truncated."
     decoder = RangeDecoder(b"\xff" * 8)
     with pytest.raises(DataError) as caught:
-        for _ in range(100):
-            decoder.code(np.arange(1.0, 51.0))
+        decoder.code_rows(np.tile(np.arange(1.0, 51.0), (100, 1)))
     assert str(caught.value) == "the coded bytes are damaged: expected what the encoder wrote; copy the file again."
 
 

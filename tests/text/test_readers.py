@@ -88,6 +88,11 @@ def test_data_set_saved_to_disk(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"hf:{tmp_path}/set:train: no field 'body' (found text, label); name the right one with --field."
     )
+    with pytest.raises(DataError) as caught:
+        content(open_texts([f"hf:{tmp_path}/set:train"], field="label"))
+    assert str(caught.value) == (
+        f"hf:{tmp_path}/set:train: got int; expected text in every record; leave the others out."
+    )
     with pytest.raises(
         DataError, match=r"^cannot read 'hf:.*:test' \(.*\): check the name, the split and the network\.$"
     ):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from chainrule.errors import DataError
 from chainrule.types import Batch, map_state
 
 Tokens = np.ndarray[Any, Any]
@@ -31,6 +32,16 @@ def _batch(rows_BT: Tokens) -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
+def _rows(most: int, world: int) -> int:
+    """Rows of a batch over all processes: no more than there are, and the same number for each process."""
+    if world > 1 and most < world:
+        raise DataError(
+            f"the text is too short to give each of {world} processes a row of the batch; "
+            "start fewer processes or train on more text."
+        )
+    return max(1, most - most % world)
+
+
 class StreamBatches:
     """The text cut into B contiguous tracks, walked T tokens at a time, for models that carry their state.
 
@@ -40,7 +51,7 @@ class StreamBatches:
     def __init__(
         self, tokens: Tokens, batch_size: int, length: int, *, eos: int, seed: int, rank: int, world: int
     ) -> None:
-        rows = max(1, min(batch_size * world, len(tokens) // 2))
+        rows = _rows(min(batch_size * world, len(tokens) // 2), world)
         self.tokens, self.eos, self.seed, self.length = tokens, eos, seed, length
         self.track = len(tokens) // rows
         self.rows = np.arange(rows)[rank * rows // world : (rank + 1) * rows // world]
@@ -68,7 +79,7 @@ class BlockBatches:
         self.tokens, self.seed = tokens, seed
         self.length = max(1, min(length, len(tokens) - 1))
         self.blocks = max(1, (len(tokens) - 1) // self.length)
-        self.rows = max(1, min(batch_size * world, self.blocks))
+        self.rows = _rows(min(batch_size * world, self.blocks), world)
         self.mine = slice(rank * self.rows // world, (rank + 1) * self.rows // world)
         self.per_epoch = max(1, self.blocks // self.rows)
         self._order: tuple[int, Tokens] = (-1, np.empty(0))

@@ -1,7 +1,7 @@
 """Masked multi-head self-attention with a cache that makes a step cost one row.
 
 Vaswani et al., "Attention Is All You Need", 2017.
-Legend: B batch, T new positions, C positions in the window, H heads, D width, E = D/H width of a head.
+Legend: B batch, T new positions, L positions so far, C positions in the window, H heads, D width, E width of a head.
 """
 
 from __future__ import annotations
@@ -16,71 +16,75 @@ from chainrule.layers.positions import Rotary
 
 
 class KeyValueCache:
-    """Keys and values of a prefix in buffers that are allocated once.
+    """Keys and values of a prefix in one buffer that is allocated once.
 
-    Two caches may share buffers: the one that is first to write past its own length writes in place, any other copies
+    Two caches may share a buffer: the one that is first to write past its own length writes in place, any other copies
     first, so a state never changes under the hand that holds it.
     """
 
-    def __init__(self, keys_BHCE: Tensor, values_BHCE: Tensor, length: int = 0) -> None:
-        self.keys_BHCE, self.values_BHCE = keys_BHCE, values_BHCE
-        self.length = length
-        self._written = [length]  # shared by all caches over these buffers
+    __slots__ = ("_written", "length", "pairs_B2HCE")
+
+    def __init__(self, pairs_B2HCE: Tensor, length: int = 0) -> None:
+        self.pairs_B2HCE, self.length = pairs_B2HCE, length
+        self._written = [length]  # shared by all caches over this buffer
 
     @classmethod
     def empty(cls, batch: int, heads: int, window: int, head_width: int, like: Tensor) -> KeyValueCache:
-        shape = (batch, heads, window, head_width)
-        return cls(like.new_empty(shape), like.new_empty(shape))
+        return cls(like.new_empty(batch, 2, heads, window, head_width))
 
-    def append(self, keys_BHTE: Tensor, values_BHTE: Tensor) -> KeyValueCache:
-        """The cache of the longer prefix."""
-        end = self.length + keys_BHTE.shape[2]
-        if self._written[0] != self.length:
-            grown = KeyValueCache(self.keys_BHCE.clone(), self.values_BHCE.clone(), self.length)
-        else:
-            grown = KeyValueCache(self.keys_BHCE, self.values_BHCE, self.length)
+    def append(self, pairs_B2HTE: Tensor) -> KeyValueCache:
+        """The cache of the prefix that is T positions longer."""
+        own = self._written[0] == self.length
+        grown = KeyValueCache(self.pairs_B2HCE if own else self.pairs_B2HCE.clone(), self.length)
+        if own:
             grown._written = self._written
-        grown.keys_BHCE[:, :, self.length : end] = keys_BHTE
-        grown.values_BHCE[:, :, self.length : end] = values_BHTE
-        grown.length = grown._written[0] = end
+        grown.length = grown._written[0] = self.length + pairs_B2HTE.shape[3]
+        grown.pairs_B2HCE[:, :, :, self.length : grown.length] = pairs_B2HTE
         return grown
 
-    def filled(self) -> tuple[Tensor, Tensor]:
-        return self.keys_BHCE[:, :, : self.length], self.values_BHCE[:, :, : self.length]
+    def filled(self) -> tuple[Tensor, ...]:
+        """The keys and the values so far, BHLE each."""
+        return self.pairs_B2HCE[:, :, :, : self.length].unbind(1)
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> KeyValueCache:
-        return KeyValueCache(change(self.keys_BHCE), change(self.values_BHCE), self.length)
+        return KeyValueCache(change(self.pairs_B2HCE), self.length)
+
+
+def attend(
+    projected_BTX: Tensor, heads: int, cache: KeyValueCache | None, rotary: Rotary | None = None, dropout: float = 0.0
+) -> tuple[Tensor, KeyValueCache | None]:
+    """Causal multi-head attention from queries, keys and values side by side (X = 3D) -> BTD and the longer cache."""
+    B, T, X = projected_BTX.shape
+    parts_B3HTE = projected_BTX.view(B, T, 3, heads, X // (3 * heads)).permute(0, 2, 3, 1, 4)
+    before = 0 if cache is None else cache.length
+    if rotary is not None:
+        turned = rotary(parts_B3HTE[:, :2].flatten(1, 2), before).unflatten(1, (2, heads))
+        parts_B3HTE = torch.cat([turned, parts_B3HTE[:, 2:]], 1)
+    if cache is None:
+        query_BHTE, key_BHLE, value_BHLE = parts_B3HTE.unbind(1)
+    else:
+        query_BHTE = parts_B3HTE[:, 0]
+        cache = cache.append(parts_B3HTE[:, 1:])
+        key_BHLE, value_BHLE = cache.filled()
+    mask = causal_mask(T, before, query_BHTE.device) if before and T > 1 else None
+    whole = not before and T > 1
+    mixed_BHTE = F.scaled_dot_product_attention(query_BHTE, key_BHLE, value_BHLE, mask, dropout, whole)
+    return mixed_BHTE.transpose(1, 2).reshape(B, T, X // 3), cache
 
 
 class CausalSelfAttention(nn.Module):
     """Every position attends to itself and to those before it."""
 
-    def __init__(self, width: int, heads: int, *, bias: bool, dropout: float, rotary: Rotary | None = None) -> None:
+    def __init__(self, width: int, heads: int, *, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.project_in = nn.Linear(width, 3 * width, bias=bias)
-        self.project_out = nn.Linear(width, width, bias=bias)
-        self.rotary = rotary
+        self.project_in = nn.Linear(width, 3 * width)
+        self.project_out = nn.Linear(width, width)
 
     def forward(self, inputs_BTD: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, KeyValueCache | None]:
-        B, T, D = inputs_BTD.shape
-        parts = self.project_in(inputs_BTD).view(B, T, 3, self.heads, D // self.heads)
-        query_BHTE, key_BHTE, value_BHTE = parts.permute(2, 0, 3, 1, 4)
-        offset = cache.length if cache is not None else 0
-        if self.rotary is not None:
-            query_BHTE, key_BHTE = self.rotary(query_BHTE, offset), self.rotary(key_BHTE, offset)
-        if cache is not None:
-            cache = cache.append(key_BHTE, value_BHTE)
-            key_BHTE, value_BHTE = cache.filled()
-        mixed_BHTE = F.scaled_dot_product_attention(
-            query_BHTE,
-            key_BHTE,
-            value_BHTE,
-            attn_mask=causal_mask(T, offset, inputs_BTD.device) if offset and T > 1 else None,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=not offset and T > 1,
-        )
-        return self.project_out(mixed_BHTE.transpose(1, 2).reshape(B, T, D)), cache
+        dropout = self.dropout if self.training else 0.0
+        mixed_BTD, cache = attend(self.project_in(inputs_BTD), self.heads, cache, dropout=dropout)
+        return self.project_out(mixed_BTD), cache
 
 
 def causal_mask(new: int, before: int, device: torch.device) -> Tensor:

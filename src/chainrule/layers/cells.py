@@ -1,12 +1,7 @@
 """Recurrent cells with back-propagation through time written by hand.
 
-Recording a Python loop with autograd costs about ten graph nodes a step. Here one autograd node covers all steps:
-forward does one matrix product a step and a few in-place operations on buffers laid out beforehand; backward computes
-every local derivative for all steps at once, so that its own loop is one product and a few multiplications a step,
-and the weight gradients are one product over all steps. Only torch operations are used, so every device runs this.
-
-The gate blocks of a cell lie side by side in an order that keeps the sigmoids adjacent, and adjacent too what is
-driven by the same gradient:
+How their steps become one node of the graph is told in `unroll.py`. The gate blocks of a cell lie side by side
+in an order that keeps the sigmoids adjacent, and adjacent too what is driven by the same gradient:
 
     rnn             a             h = f(a)
     lstm            g i f o       c = f∘c' + i∘g,  h = o∘tanh(c)                 Hochreiter & Schmidhuber 1997
@@ -20,77 +15,13 @@ Shapes: T time, B batch, H hidden width, G gate rows (blocks × H).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from chainrule.layers.unroll import Gradients, Saved, States, grad_path_buffer, outer, path_buffer, transposed
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input  # (grad, sigmoid(x)) -> grad∘s∘(1 - s)
 tanh_backward = torch.ops.aten.tanh_backward.grad_input  # (grad, tanh(x)) -> grad∘(1 - t²)
-
-States = tuple[Tensor, ...]
-Saved = tuple[Tensor, ...]
-
-
-class Gradients(NamedTuple):
-    """What a cell's backward gives, in the order of its inputs."""
-
-    gates_TBG: Tensor
-    weight_GH: Tensor
-    extra: Tensor | None
-    state: States
-
-
-class Cell(Protocol):
-    """The arithmetic of one kind of recurrence; it holds no parameters.
-
-    `forward` overwrites `gates_TBG`, which comes filled with the input projections of all steps. It gives the hidden
-    states of steps 0..T, the first being the given one, the last of any further state, and what backward needs.
-    """
-
-    blocks: int
-    states: int
-
-    def forward(
-        self, gates_TBG: Tensor, weight_GH: Tensor, extra: Tensor | None, state: States
-    ) -> tuple[Tensor, States, Saved]: ...
-
-    def backward(
-        self, saved: Saved, weight_GH: Tensor, extra: Tensor | None, grad_TBH: Tensor, grad_last: States
-    ) -> Gradients: ...
-
-
-class Unroll(torch.autograd.Function):
-    """All steps of a cell as one node of the graph; gives hidden_TBH and the last of any further state."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, cell: Cell, gates_TBG: Tensor, weight_GH: Tensor, extra: Tensor | None, *state: Tensor
-    ) -> tuple[Tensor, ...]:
-        path_TBH, rest, saved = cell.forward(gates_TBG, weight_GH, extra, state)
-        ctx.cell, ctx.has_extra = cell, extra is not None
-        ctx.save_for_backward(weight_GH, *([extra] if extra is not None else []), *saved)
-        return path_TBH[1:], *rest
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_TBH: Tensor, *grad_last: Tensor) -> tuple[Tensor | None, ...]:
-        weight_GH, *saved = ctx.saved_tensors
-        extra = saved.pop(0) if ctx.has_extra else None
-        grads = ctx.cell.backward(tuple(saved), weight_GH, extra, grad_TBH, grad_last)
-        return None, grads.gates_TBG, grads.weight_GH, grads.extra, *grads.state
-
-
-def unroll(
-    cell: Cell, gates_TBG: Tensor, weight_GH: Tensor, extra: Tensor | None, state: States
-) -> tuple[Tensor, States]:
-    """Run a cell over all steps, with a graph only if one is wanted: (hidden_TBH, state after the last step)."""
-    if torch.is_grad_enabled():
-        hidden_TBH, *rest = Unroll.apply(cell, gates_TBG, weight_GH, extra, *state)
-        return hidden_TBH, (hidden_TBH[-1], *rest)
-    path_TBH, last, _ = cell.forward(gates_TBG, weight_GH, extra, state)
-    return path_TBH[1:], (path_TBH[-1], *last)
 
 
 class Rnn:
@@ -105,8 +36,8 @@ class Rnn:
     def forward(
         self, gates_TBG: Tensor, weight_GH: Tensor, extra: Tensor | None, state: States
     ) -> tuple[Tensor, States, Saved]:
-        path_TBH = _path(state[0], len(gates_TBG))
-        weight_HG, path = _for_products(weight_GH, len(gates_TBG)), path_TBH.unbind(0)
+        path_TBH = path_buffer(state[0], len(gates_TBG))
+        weight_HG, path = transposed(weight_GH, len(gates_TBG)), path_TBH.unbind(0)
         for t, gates_BG in enumerate(gates_TBG.unbind(0)):
             torch.addmm(gates_BG, path[t], weight_HG, out=path[t + 1])
             if self.relu:
@@ -115,11 +46,15 @@ class Rnn:
                 path[t + 1].tanh_()
         return path_TBH, (), (path_TBH,)
 
+    def step(self, gates_BG: Tensor, weight_GH: Tensor, extra: Tensor | None, state: States) -> States:
+        sums_BH = gates_BG.addmm_(state[0], weight_GH.t())
+        return (sums_BH.relu_() if self.relu else sums_BH.tanh_(),)
+
     def backward(
         self, saved: Saved, weight_GH: Tensor, extra: Tensor | None, grad_TBH: Tensor, grad_last: States
     ) -> Gradients:
         (path_TBH,) = saved
-        grad_path_TBH = _grad_path(grad_TBH)
+        grad_path_TBH = grad_path_buffer(grad_TBH)
         grad_gates_TBG = torch.empty_like(grad_path_TBH[1:])
         grad_path, grad_gates = grad_path_TBH.unbind(0), grad_gates_TBG.unbind(0)
         slope_TBH = (path_TBH[1:] > 0).to(path_TBH.dtype) if self.relu else 1 - path_TBH[1:].square()
@@ -127,7 +62,7 @@ class Rnn:
         for t in reversed(range(len(grad_gates))):
             torch.mul(grad_path[t + 1], slopes[t], out=grad_gates[t])
             grad_path[t].addmm_(grad_gates[t], weight_GH)
-        return Gradients(grad_gates_TBG, _outer(grad_gates_TBG, path_TBH[:-1]), None, (grad_path[0],))
+        return Gradients(grad_gates_TBG, outer(grad_gates_TBG, path_TBH[:-1]), None, (grad_path[0],))
 
 
 class Lstm:
@@ -143,10 +78,10 @@ class Lstm:
         self, gates_TBG: Tensor, weight_GH: Tensor, extra: Tensor | None, state: States
     ) -> tuple[Tensor, States, Saved]:
         steps, width = len(gates_TBG), weight_GH.shape[1]
-        path_TBH, cells_TBH = _path(state[0], steps), _path(state[1], steps)
+        path_TBH, cells_TBH = path_buffer(state[0], steps), path_buffer(state[1], steps)
         squashed_TBH = torch.empty_like(cells_TBH[1:])
         path, cells, squashed = path_TBH.unbind(0), cells_TBH.unbind(0), squashed_TBH.unbind(0)
-        weight_HG = _for_products(weight_GH, steps)
+        weight_HG = transposed(weight_GH, steps)
         # Views are cut once, before the loop, where each costs a fraction of a slice taken inside it.
         gates = gates_TBG.unbind(0)
         squash = gates_TBG[:, :, width:].unbind(0) if extra is None else self._early(gates_TBG, width)
@@ -168,6 +103,20 @@ class Lstm:
             torch.mul(o[t], squashed[t], out=path[t + 1])
         return path_TBH, (cells[-1],), (gates_TBG, path_TBH, cells_TBH, squashed_TBH)
 
+    def step(self, gates_BG: Tensor, weight_GH: Tensor, extra: Tensor | None, state: States) -> States:
+        hidden_BH, cell_BH = state
+        g, i, *f, o = gates_BG.addmm_(hidden_BH, weight_GH.t()).chunk(self.blocks, 1)
+        if extra is None:
+            gates_BG[:, weight_GH.shape[1] :].sigmoid_()
+        else:
+            i.addcmul_(cell_BH, extra[0]).sigmoid_()
+            f[0].addcmul_(cell_BH, extra[1]).sigmoid_()
+        g.tanh_()
+        cell_BH = torch.lerp(cell_BH, g, i) if self.coupled else (f[0] * cell_BH).addcmul_(i, g)
+        if extra is not None:
+            o.addcmul_(cell_BH, extra[2]).sigmoid_()
+        return o * cell_BH.tanh(), cell_BH
+
     @staticmethod
     def _early(gates_TBG: Tensor, width: int) -> tuple[Tensor, ...]:
         """The sums of i and f, (B, 2, H) a step: with peepholes they are squashed before that of o is known."""
@@ -180,7 +129,7 @@ class Lstm:
         gates_TBG, path_TBH, cells_TBH, squashed_TBH = saved
         # From here on `grad_gates` holds d(gate sum)/d(dh or dc), to be multiplied in place by the gradient itself.
         grad_gates_TBG, into_cell_TBH, keep_TBH = self._local(gates_TBG, cells_TBH, squashed_TBH, extra)
-        grad_path_TBH, grad_cell_BH = _grad_path(grad_TBH), grad_last[0].clone()
+        grad_path_TBH, grad_cell_BH = grad_path_buffer(grad_TBH), grad_last[0].clone()
         by_block_TBXH = grad_gates_TBG.unflatten(2, (self.blocks, -1))
         by_cell, by_hidden = by_block_TBXH[:, :, :-1].unbind(0), by_block_TBXH[:, :, -1].unbind(0)
         into_cell, keep, grad_path = into_cell_TBH.unbind(0), keep_TBH.unbind(0), grad_path_TBH.unbind(0)
@@ -193,7 +142,7 @@ class Lstm:
             grad_cell_BH.mul_(keep[t])
             grad_path[t].addmm_(grad_gates[t], weight_GH)
         grad_extra = None if extra is None else _peephole_gradient(by_block_TBXH, cells_TBH)
-        grad_weight_GH = _outer(grad_gates_TBG, path_TBH[:-1])
+        grad_weight_GH = outer(grad_gates_TBG, path_TBH[:-1])
         return Gradients(grad_gates_TBG, grad_weight_GH, grad_extra, (grad_path[0], grad_cell_BH))
 
     def _local(
@@ -233,10 +182,10 @@ class Gru:
         self, gates_TBG: Tensor, weight_GH: Tensor, extra: Tensor | None, state: States
     ) -> tuple[Tensor, States, Saved]:
         steps, width = len(gates_TBG), weight_GH.shape[1]
-        path_TBH = _path(state[0], steps)
+        path_TBH = path_buffer(state[0], steps)
         aside_TBH = torch.empty_like(path_TBH[1:])  # r∘h' before, or Uh' + b after
         path, aside = path_TBH.unbind(0), aside_TBH.unbind(0)
-        weight_HG = _for_products(weight_GH, steps)
+        weight_HG = transposed(weight_GH, steps)
         candidate_HH, gating_HG = weight_HG[:, :width], weight_HG[:, width:]
         gating = gates_TBG[:, :, width:].unbind(0)
         n, z, r = (block.unbind(0) for block in gates_TBG.unflatten(2, (3, width)).unbind(2))
@@ -251,6 +200,16 @@ class Gru:
             torch.lerp(n[t], path[t], z[t], out=path[t + 1])
         return path_TBH, (), (gates_TBG, path_TBH, aside_TBH)
 
+    def step(self, gates_BG: Tensor, weight_GH: Tensor, extra: Tensor | None, state: States) -> States:
+        (hidden_BH,), width = state, weight_GH.shape[1]
+        n, z, r = gates_BG.chunk(3, 1)
+        gates_BG[:, width:].addmm_(hidden_BH, weight_GH[width:].t()).sigmoid_()
+        if extra is None:
+            n.addmm_(r * hidden_BH, weight_GH[:width].t()).tanh_()
+        else:
+            n.addcmul_(r, torch.addmm(extra, hidden_BH, weight_GH[:width].t())).tanh_()
+        return (torch.lerp(n, hidden_BH, z),)
+
     def backward(
         self, saved: Saved, weight_GH: Tensor, extra: Tensor | None, grad_TBH: Tensor, grad_last: States
     ) -> Gradients:
@@ -261,12 +220,12 @@ class Gru:
         tanh_backward(1 - z, n, grad_input=local_n)
         sigmoid_backward(path_TBH[:-1] - n, z, grad_input=local_z)
         sigmoid_backward(aside_TBH if self.after else path_TBH[:-1], r, grad_input=local_r)
-        grad_path_TBH = _grad_path(grad_TBH)
+        grad_path_TBH = grad_path_buffer(grad_TBH)
         walk = self._walk_after if self.after else self._walk_before
         aside_grad_TBH = walk(local_TBG, grad_path_TBH, z, r, weight_GH)
         width = weight_GH.shape[1]
-        candidate_HH = _outer(aside_grad_TBH, path_TBH[:-1] if self.after else aside_TBH)
-        grad_weight_GH = torch.cat([candidate_HH, _outer(local_TBG[:, :, width:], path_TBH[:-1])])
+        candidate_HH = outer(aside_grad_TBH, path_TBH[:-1] if self.after else aside_TBH)
+        grad_weight_GH = torch.cat([candidate_HH, outer(local_TBG[:, :, width:], path_TBH[:-1])])
         grad_extra = aside_grad_TBH.sum((0, 1)) if self.after else None
         return Gradients(local_TBG, grad_weight_GH, grad_extra, (grad_path_TBH[0],))
 
@@ -302,31 +261,6 @@ class Gru:
             grad_path[t].addcmul_(grad_path[t + 1], keep[t])
             grad_path[t].addmm_(grad_gates_BG[:, width:], weight_GH[width:]).addmm_(aside[t], weight_GH[:width])
         return aside_TBH
-
-
-def _path(first_BH: Tensor, steps: int) -> Tensor:
-    """A buffer (steps + 1, B, H) that begins with the given state."""
-    path_TBH = first_BH.new_empty(steps + 1, *first_BH.shape)
-    path_TBH[0] = first_BH
-    return path_TBH
-
-
-def _grad_path(grad_TBH: Tensor) -> Tensor:
-    """The gradient of the whole path, the given state first: what comes from above, to be added to in the walk back."""
-    grad_path_TBH = grad_TBH.new_empty(len(grad_TBH) + 1, *grad_TBH.shape[1:])
-    grad_path_TBH[0] = 0
-    grad_path_TBH[1:] = grad_TBH
-    return grad_path_TBH
-
-
-def _for_products(weight_GH: Tensor, steps: int) -> Tensor:
-    """The transposed weights; over many steps a copy in that order repays itself by quicker products."""
-    return weight_GH.t().contiguous() if steps > 4 else weight_GH.t()
-
-
-def _outer(grad_TBG: Tensor, seen_TBH: Tensor) -> Tensor:
-    """The gradient GH of a weight that met `seen` at every step, as one product."""
-    return grad_TBG.flatten(0, 1).t() @ seen_TBH.flatten(0, 1)
 
 
 def _peephole_gradient(grad_TBXH: Tensor, cells_TBH: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from chainrule.errors import ConfigError, unknown_name
-from chainrule.layers.cells import Cell, Gru, Lstm, Rnn, States, unroll
+from chainrule.layers.cells import Gru, Lstm, Rnn
 from chainrule.layers.dropout import drop
+from chainrule.layers.unroll import Cell, States, unroll
 
 State = list[States]
 """One tuple a layer: (h_BH,), or (h_BH, c_BH) for the lstm kinds."""

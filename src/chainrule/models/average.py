@@ -67,7 +67,7 @@ class Average(FeatureLayer):
         value_B1TD, before, new = embedded_BTD[:, None], 0, embedded_BTD.shape[1]
         if cache is not None:
             before = cache.length
-            cache = cache.append(key_B1TE, value_B1TD)
+            cache = cache.append(torch.stack([key_B1TE, value_B1TD], 1))
             key_B1TE, value_B1TD = cache.filled()
         mask = causal_mask(new, before, embedded_BTD.device)
         return F.scaled_dot_product_attention(query_B1TE, key_B1TE, value_B1TD, attn_mask=mask)[:, 0], cache

@@ -73,7 +73,7 @@ class ConvAttention(FeatureLayer):
         )
         self.reaches = [(config.kernel - 1) * 2**depth for depth in range(config.convolutions)]
         self.norm = nn.LayerNorm(width)
-        self.attention = CausalSelfAttention(width, config.heads, bias=True, dropout=config.dropout)
+        self.attention = CausalSelfAttention(width, config.heads, dropout=config.dropout)
         self.connected = nn.Sequential(
             nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )

@@ -84,7 +84,7 @@ class LanguageModel(nn.Module):
         self.window = self.features.window
         tied = config.tied and output.layer.tieable
         width = config.embedding if tied else self.features.width
-        self.bridge = nn.Linear(self.features.width, width) if width != self.features.width else nn.Identity()
+        self.bridge = nn.Linear(self.features.width, width) if width != self.features.width else None
         self.output = output.layer(output.config, width, vocabulary)
         if tied:
             self.output.tie(self.embedding.weight)
@@ -105,7 +105,7 @@ class LanguageModel(nn.Module):
             embedded_BTD = embedded_BTD * word_mask(tokens_BT, self.vocab_size, self.config.word_dropout)
         embedded_BTD = self._drop(embedded_BTD)
         hidden_BTD, features = self.features(embedded_BTD, features)
-        return self._drop(self.bridge(hidden_BTD)), features
+        return self._drop(hidden_BTD if self.bridge is None else self.bridge(hidden_BTD)), features
 
     def _drop(self, inputs_BTD: Tensor) -> Tensor:
         return drop(inputs_BTD, self.config.dropout, training=self.training, locked=self.config.variational)

@@ -2,7 +2,7 @@
 
 Vaswani et al., "Attention Is All You Need", 2017 (post-norm, sinusoidal positions); Radford et al., "Language Models
 are Unsupervised Multitask Learners", 2019 (pre-norm, learned positions); Su et al., "RoFormer", 2021 (rotary).
-Legend: B batch, T time, D width.
+Legend: B batch, T time, N = B·T positions, D width, X = 3D.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chainrule.errors import ConfigError
-from chainrule.layers.attention import CausalSelfAttention, KeyValueCache
+from chainrule.layers.attention import KeyValueCache, attend
 from chainrule.layers.positions import AddedPositions, Rotary
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 
@@ -42,36 +43,57 @@ class TransformerConfig(LanguageModelConfig):
 
 
 class Block(nn.Module):
-    """x + attention(norm x), then x + feedforward(norm x); post-norm puts the norms after the sums."""
+    """x + attention(norm x), then x + feedforward(norm x); post-norm puts the norms after the sums.
+
+    A generated token passes every block, so the parameters are kept in plain tuples and the functions called on them:
+    going through six modules a block would double the time of a step.
+    """
 
     def __init__(self, config: TransformerConfig, rotary: Rotary | None) -> None:
         super().__init__()
-        width, inner = config.embedding, config.feedforward or 4 * config.embedding
-        self.attention = CausalSelfAttention(
-            width, config.heads, bias=config.bias, dropout=config.dropout, rotary=rotary
-        )
-        self.norm_attention = nn.LayerNorm(width, bias=config.bias)
-        self.norm_feedforward = nn.LayerNorm(width, bias=config.bias)
-        self.widen = nn.Linear(width, inner, bias=config.bias)
-        self.narrow = nn.Linear(inner, width, bias=config.bias)
-        self.activation = ACTIVATIONS[config.activation]
+        width, inner, bias = config.embedding, config.feedforward or 4 * config.embedding, config.bias
+        self.norm_attention = nn.LayerNorm(width, bias=bias)
+        self.project_in = nn.Linear(width, 3 * width, bias=bias)
+        self.project_out = nn.Linear(width, width, bias=bias)
+        self.norm_feedforward = nn.LayerNorm(width, bias=bias)
+        self.widen = nn.Linear(width, inner, bias=bias)
+        self.narrow = nn.Linear(inner, width, bias=bias)
+        self.rotary = rotary
+        norms, layers = (self.norm_attention, self.norm_feedforward), (self.project_in, self.project_out)
+        self.norms = [((width,), norm.weight, norm.bias, norm.eps) for norm in norms]
+        self.attending = [(layer.weight, layer.bias) for layer in layers]
+        self.feeding = [(layer.weight, layer.bias) for layer in (self.widen, self.narrow)]
+        self.activation, self.heads = ACTIVATIONS[config.activation], config.heads
         self.pre, self.dropout = config.norm == "pre", config.dropout
 
-    def forward(self, stream_BTD: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, KeyValueCache | None]:
+    def forward(
+        self, stream_ND: Tensor, batch: int, cache: KeyValueCache | None
+    ) -> tuple[Tensor, KeyValueCache | None]:
+        """stream_ND holds the positions of `batch` rows one after the other -> the same after this block."""
+        norm_attention, norm_feedforward = self.norms
         if self.pre:
-            mixed_BTD, cache = self.attention(self.norm_attention(stream_BTD), cache)
-            stream_BTD = stream_BTD + self._drop(mixed_BTD)
-            return stream_BTD + self._drop(self._feedforward(self.norm_feedforward(stream_BTD))), cache
-        mixed_BTD, cache = self.attention(stream_BTD, cache)
-        stream_BTD = self.norm_attention(stream_BTD + self._drop(mixed_BTD))
-        return self.norm_feedforward(stream_BTD + self._drop(self._feedforward(stream_BTD))), cache
+            mixed_ND, cache = self._attend(torch.layer_norm(stream_ND, *norm_attention), batch, cache)
+            stream_ND = stream_ND + mixed_ND
+            return stream_ND + self._feed(torch.layer_norm(stream_ND, *norm_feedforward)), cache
+        mixed_ND, cache = self._attend(stream_ND, batch, cache)
+        stream_ND = torch.layer_norm(stream_ND + mixed_ND, *norm_attention)
+        return torch.layer_norm(stream_ND + self._feed(stream_ND), *norm_feedforward), cache
 
-    def _feedforward(self, inputs_BTD: Tensor) -> Tensor:
-        narrowed_BTD: Tensor = self.narrow(self.activation(self.widen(inputs_BTD)))
-        return narrowed_BTD
+    def _attend(
+        self, inputs_ND: Tensor, batch: int, cache: KeyValueCache | None
+    ) -> tuple[Tensor, KeyValueCache | None]:
+        dropout = self.dropout if self.training else 0.0
+        into, out = self.attending
+        projected_BTX = F.linear(inputs_ND, *into).unflatten(0, (batch, -1))
+        mixed_BTD, cache = attend(projected_BTX, self.heads, cache, self.rotary, dropout)
+        return self._drop(F.linear(mixed_BTD.flatten(0, 1), *out)), cache
 
-    def _drop(self, inputs_BTD: Tensor) -> Tensor:
-        return F.dropout(inputs_BTD, self.dropout) if self.training and self.dropout else inputs_BTD
+    def _feed(self, inputs_ND: Tensor) -> Tensor:
+        widen, narrow = self.feeding
+        return self._drop(F.linear(self.activation(F.linear(inputs_ND, *widen)), *narrow))
+
+    def _drop(self, inputs_ND: Tensor) -> Tensor:
+        return F.dropout(inputs_ND, self.dropout) if self.training and self.dropout else inputs_ND
 
 
 @language_model("transformer", family="transformer")
@@ -115,11 +137,12 @@ class Transformer(FeatureLayer):
         stream_BTD = embedded_BTD * self.scale if self.scale != 1.0 else embedded_BTD
         if self.positions is not None:
             stream_BTD = self.positions(stream_BTD, state[0].length if state else 0)
+        batch, stream_ND = len(embedded_BTD), stream_BTD.flatten(0, 1)
         grown: list[KeyValueCache] = []
         for number, block in enumerate(self.blocks):
-            stream_BTD, cache = block(stream_BTD, state[number] if state else None)
+            stream_ND, cache = block(stream_ND, batch, state[number] if state else None)
             grown.append(cache)
-        return self.norm(stream_BTD), grown if state is not None else None
+        return self.norm(stream_ND).view(embedded_BTD.shape), grown if state is not None else None
 
 
 def _head_width(config: TransformerConfig) -> int:

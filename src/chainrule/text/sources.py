@@ -189,7 +189,9 @@ def _record(place: str, line: bytes, field: str) -> bytes:
     return _utf8(place, record[field])
 
 
-def _utf8(place: str, text: str) -> bytes:
+def _utf8(place: str, text: Any) -> bytes:
+    if not isinstance(text, str):
+        raise DataError(f"{place}: got {type(text).__name__}; expected text in every record; leave the others out.")
     try:
         return text.encode() + b"\n"
     except UnicodeEncodeError as error:

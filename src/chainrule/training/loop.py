@@ -49,7 +49,11 @@ class Standing:
     validated: int = 0  # how many validations are done
     averaged: int = 0
     log_length: int = 0
+    window_loss: float = 0.0  # summed since the last log line
+    window_count: int = 0
     stale: int = 0  # validations since the best
+    measured_step: int = -1  # of the last validation
+    ended_step: int = -1  # when the budget was last spent and all that follows from it was done
 
 
 class Update(NamedTuple):
@@ -101,18 +105,17 @@ class Trainer:
         self.processes.same_start(self.model.state_dict().values())
         self.clock = Clock(self.standing.seconds)
         self.standing.validated = math.floor(self._progress() * self.config.validations)
-        saved, self.window_loss, self.window_count = time.monotonic(), 0.0, 0
+        saved = time.monotonic()
         while (used := self._progress()) < 1.0 and not self._out_of_patience():
             self._step(used)
-            if math.floor(used := self._progress() * self.config.validations) > self.standing.validated:
-                self._validate(math.floor(used))
+            stop, save = self._asked(time.monotonic() - saved > self.config.save_seconds)
+            if (due := math.floor(self._progress() * self.config.validations)) > self.standing.validated:
+                self._validate(due)
+                save = True
+            if stop or save:
                 self._save()
                 saved = time.monotonic()
-            elif time.monotonic() - saved > self.config.save_seconds:
-                self._save()
-                saved = time.monotonic()
-            if self._agreed_to_stop():
-                self._save()
+            if stop:
                 return False
         self._finish()
         return True
@@ -126,10 +129,14 @@ class Trainer:
         )
         return self.processes.agree([used])[0] if self.config.minutes else used
 
-    def _agreed_to_stop(self) -> bool:
+    def _asked(self, overdue: bool) -> tuple[bool, bool]:
+        """Whether to stop and whether to save; several processes ask one another now and then, to do the same."""
         if self.processes.world == 1:
-            return self.hooks.stopping()
-        return self.standing.step % 10 == 0 and self.processes.total([float(self.hooks.stopping())])[0] > 0
+            return self.hooks.stopping(), overdue
+        if self.standing.step % 10:
+            return False, False
+        stop, save = self.processes.total([float(self.hooks.stopping()), float(overdue)])
+        return stop > 0, save > 0
 
     def _out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.standing.stale
@@ -191,12 +198,12 @@ class Trainer:
         s = self.standing
         s.step, s.tokens, s.train_seconds = s.step + 1, s.tokens + count, s.train_seconds + seconds
         s.seconds = self.clock.seconds
-        self.window_loss, self.window_count = self.window_loss + loss, self.window_count + count
+        s.window_loss, s.window_count = s.window_loss + loss, s.window_count + count
         if used >= self.config.average_from:
             self.average.add(self.model)
         if s.step % self.config.log_steps == 0 and self.processes.leads:
-            mean, lr = self.window_loss / self.window_count, self.optimizers[0].param_groups[0]["lr"]
-            self.window_loss, self.window_count = 0.0, 0
+            mean, lr = s.window_loss / s.window_count, self.optimizers[0].param_groups[0]["lr"]
+            s.window_loss, s.window_count = 0.0, 0
             self._log({"step": s.step, "tokens": s.tokens, "seconds": round(s.seconds, 3), "loss": mean, "lr": lr})
             left = s.seconds / used * (1 - used) if used else math.inf
             self.hooks.show(Update(s, used, mean, lr, left))
@@ -209,7 +216,7 @@ class Trainer:
     def _validate(self, number: int) -> None:
         """Measure; keep the weights if they are the best so far."""
         s = self.standing
-        s.validated = number
+        s.validated, s.measured_step = number, s.step
         loss = self._measure()
         if self.processes.leads:
             self._log({"step": s.step, "seconds": round(s.seconds, 3), "valid_loss": loss})
@@ -227,11 +234,15 @@ class Trainer:
 
     def _finish(self) -> None:
         """The last weights and their average have a say too; the folder and the model end with the best of all."""
-        self._validate(self.config.validations + 1)
-        if self.average.count:
-            with self._averaged():
-                self._validate(self.config.validations + 1)
-        self._save()
+        s = self.standing
+        if s.ended_step != s.step:  # not again what was done before a kill
+            if s.measured_step != s.step:
+                self._validate(self.config.validations)
+            if self.average.count:
+                with self._averaged():
+                    self._validate(self.config.validations)
+            s.ended_step = s.step
+            self._save()
         if self.processes.leads:
             load_weights(self.model, self.folder.read_weights())
 
@@ -245,6 +256,7 @@ class Trainer:
 
     def _save(self) -> None:
         self.standing.seconds = self.clock.seconds
+        own = self.processes.gather(self._own_tensors())
         if not self.processes.leads:
             return
         if self.standing.best == math.inf:
@@ -252,17 +264,29 @@ class Trainer:
         tensors, values = optimizer_tensors(self.optimizers)
         tensors |= {f"model/{name}": tensor for name, tensor in weights_of(self.model).items()}
         tensors |= {f"average/{name}": tensor for name, tensor in self.average.mean.items()}
-        tensors |= state_tensors(self.state)
-        tensors["random/cpu"] = torch.get_rng_state()
-        if self.device.type == "cuda":
-            tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
+        tensors |= {f"process/{name}": tensor for name, tensor in own.items()}
         self.standing.averaged = self.average.count
         self.folder.write_checkpoint(Checkpoint(tensors, {**asdict(self.standing), **values}))
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """What differs between the processes of one training: what they draw, and the text their state comes from."""
+        own = {"random/cpu": torch.get_rng_state(), **state_tensors(self.state)}
+        if self.device.type == "cuda":
+            own["random/cuda"] = torch.cuda.get_rng_state(self.device)
+        return own
+
+    def _restore_own(self, own: dict[str, Tensor]) -> None:
+        if saved := {name: tensor for name, tensor in own.items() if name.startswith("state/")}:
+            self.state = restore_state(self.model.start(next(iter(saved.values())).shape[0]), saved)  # type: ignore[operator]
+        torch.set_rng_state(own["random/cpu"])
+        if "random/cuda" in own and self.device.type == "cuda":
+            torch.cuda.set_rng_state(own["random/cuda"], self.device)
 
     def _resume(self) -> None:
         checkpoint = self.folder.read_checkpoint()
         if checkpoint is None:
-            self.folder.cut_log(0)
+            if self.processes.leads:
+                self.folder.cut_log(0)
             return
         parts = _by_prefix(checkpoint.tensors)
         names = Standing.__dataclass_fields__
@@ -270,11 +294,9 @@ class Trainer:
         load_weights(self.model, parts.get("model", {}))
         restore_optimizers(self.optimizers, checkpoint.tensors, checkpoint.values)
         self.average.mean, self.average.count = parts.get("average", {}), self.standing.averaged
-        if saved := {name: t for name, t in checkpoint.tensors.items() if name.startswith("state/")}:
-            self.state = restore_state(self.model.start(next(iter(saved.values())).shape[0]), saved)  # type: ignore[operator]
-        torch.set_rng_state(checkpoint.tensors["random/cpu"])
-        if "random/cuda" in checkpoint.tensors and self.device.type == "cuda":
-            torch.cuda.set_rng_state(checkpoint.tensors["random/cuda"], self.device)
+        own = _by_prefix(parts["process"])
+        if len(own) == self.processes.world:  # with another number of processes the text is shared out otherwise
+            self._restore_own(own[str(self.processes.rank)])
         if self.processes.leads:
             self.folder.cut_log(self.standing.log_length)
 

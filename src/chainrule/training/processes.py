@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +58,26 @@ class Processes:
         shared = torch.tensor(values, dtype=torch.float64)
         dist.broadcast(shared, 0)
         return [float(value) for value in shared]
+
+    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of all processes, {"name": x} of process 1 as "1/name"; names and shapes are the same in each."""
+        gathered: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            parts = [tensor]
+            if self.world > 1:
+                parts = [torch.empty_like(tensor) for _ in range(self.world)]
+                dist.all_gather(parts, tensor.contiguous())
+            gathered |= {f"{rank}/{name}": part for rank, part in enumerate(parts)}
+        return gathered
+
+    @contextlib.contextmanager
+    def one_after_another(self) -> Iterator[None]:
+        """The leading process does something first, then the others: they find what it has left in files."""
+        if self.world > 1 and not self.leads:
+            dist.barrier()
+        yield
+        if self.world > 1 and self.leads:
+            dist.barrier()
 
     def same_start(self, tensors: Iterable[Tensor]) -> None:
         """Give every process the leading one's weights."""

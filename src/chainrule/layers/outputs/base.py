@@ -92,7 +92,8 @@ class WordVectors(OutputLayer):
         self.weight_VD = weight_VD
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
-        return functional.linear(hidden_ND, self.weight_VD, self.bias_V).float().log_softmax(1)
+        scores_NV = functional.linear(hidden_ND, self.weight_VD, self.bias_V)
+        return scores_NV.to(self.weight_VD.dtype).log_softmax(1)  # under mixed precision the scores come in half
 
 
 def log_unigram(vocabulary: Vocabulary) -> Tensor:
@@ -115,6 +116,11 @@ def distinct(ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
     seen = torch.zeros(size, dtype=torch.bool, device=ids.device)
     seen[ids] = True
     return seen.nonzero()[:, 0], seen.cumsum(0).sub_(1)
+
+
+def weighted_sum(values_N: Tensor, weights_N: Tensor | None) -> Tensor:
+    """Σ weight · value, a scalar; no weights are ones."""
+    return values_N.sum() if weights_N is None else (values_N * weights_N).sum()
 
 
 def gather_rows(weight_VD: Tensor, rows_R: Tensor, *, sparse: bool) -> Tensor:

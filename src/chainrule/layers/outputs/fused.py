@@ -50,9 +50,7 @@ def linear_cross_entropy(
         return _stored(hidden_ND, weight_VD, bias_V, targets_N, weights_N, label_smoothing, offset_V)
     wanted = torch.is_grad_enabled()
     hidden_ND = hidden_ND.to(weight_VD.dtype)
-    loss: Tensor = LinearCrossEntropy.apply(
-        hidden_ND, weight_VD, bias_V, targets_N, weights_N, label_smoothing, offset_V, wanted
-    )
+    loss: Tensor = _fused(hidden_ND, weight_VD, bias_V, targets_N, weights_N, label_smoothing, offset_V, wanted)
     return loss
 
 
@@ -73,7 +71,7 @@ def _stored(
     if weights_N is None:
         return functional.cross_entropy(scores_NV, targets_N, reduction="sum", label_smoothing=smoothing)
     loss_N = functional.cross_entropy(scores_NV, targets_N, reduction="none", label_smoothing=smoothing)
-    return loss_N @ weights_N.to(loss_N.dtype)
+    return (loss_N * weights_N).sum()
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -110,6 +108,10 @@ class LinearCrossEntropy(torch.autograd.Function):
         if grads is None:
             raise RuntimeError("linear_cross_entropy keeps its gradients for one backward pass: compute the loss again")
         return *(None if buffer is None else buffer.mul_(grad) for buffer in grads), None, None, None, None, None
+
+
+# Gradients that are made in the forward pass are more than a compiler of graphs follows.
+_fused = torch.compiler.disable(LinearCrossEntropy.apply)
 
 
 def _targets_part(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from chainrule.layers.outputs.base import OutputConfig, OutputLayer, distinct, gather_rows
+from chainrule.layers.outputs.base import OutputConfig, OutputLayer, distinct, gather_rows, weighted_sum
 from chainrule.registry import OUTPUTS
 from chainrule.types import Vocabulary
 
@@ -62,8 +62,7 @@ class Hierarchical(OutputLayer):
         _derive(self)
 
     def loss(self, hidden_ND: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
-        log_prob_N = self.log_prob(hidden_ND, targets_N)
-        return -(log_prob_N.sum() if weights_N is None else log_prob_N @ weights_N)
+        return -weighted_sum(self.log_prob(hidden_ND, targets_N), weights_N)
 
     def log_prob(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         chunks = zip(hidden_ND.split(ROWS), targets_N.split(ROWS), strict=True)
@@ -74,12 +73,13 @@ class Hierarchical(OutputLayer):
         path_NL, sign_NL = self.path_VL[targets_N].long(), self.sign_VL[targets_N]
         rows_R, place_I = distinct(path_NL, self.size - 1)
         nodes_RD = gather_rows(self.weight_ID, rows_R, sparse=self.sparse)
-        score_NR = functional.linear(hidden_ND, nodes_RD, self.bias_I[rows_R])
+        score_NR = functional.linear(hidden_ND, nodes_RD, self.bias_I[rows_R]).to(nodes_RD.dtype)
         decision_NL = functional.logsigmoid(score_NR.gather(1, place_I[path_NL]) * sign_NL)
         return (decision_NL * sign_NL.abs()).sum(1)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         device, score_NI = hidden_ND.device, functional.linear(hidden_ND, self.weight_ID, self.bias_I)
+        score_NI = score_NI.to(self.weight_ID.dtype)
         log_probs_NV = score_NI.new_empty(len(hidden_ND), self.size)
         reached_NK = score_NI.new_zeros(len(hidden_ND), 1)
         for level in self.levels:

@@ -16,7 +16,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from chainrule.layers.outputs.base import OutputConfig, WordVectors, distinct, frequency_order, gather_rows
+from chainrule.layers.outputs.base import (
+    OutputConfig,
+    WordVectors,
+    distinct,
+    frequency_order,
+    gather_rows,
+    weighted_sum,
+)
 from chainrule.layers.outputs.fused import linear_cross_entropy
 from chainrule.registry import OUTPUTS
 from chainrule.types import Vocabulary
@@ -122,7 +129,7 @@ class Nce(_SampledLayer):
         rows_R, vectors_RD, bias_R, place_V = self._rows(targets_N, drawn_S)
         times_R = torch.bincount(place_V[drawn_S], minlength=len(rows_R)).to(vectors_RD.dtype)
         log_noise_R = (self.config.samples * self.proposal.prob_V[rows_R]).log()
-        odds_NR = functional.linear(hidden_ND, vectors_RD, bias_R - log_noise_R)
+        odds_NR = functional.linear(hidden_ND, vectors_RD, bias_R - log_noise_R).to(vectors_RD.dtype)
         text_N = functional.softplus(-odds_NR.gather(1, place_V[targets_N][:, None])[:, 0])
-        loss_N = text_N + functional.softplus(odds_NR) @ times_R
-        return loss_N.sum() if weights_N is None else loss_N @ weights_N
+        noise_N = (functional.softplus(odds_NR) * times_R).sum(1)
+        return weighted_sum(text_N + noise_N, weights_N)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from chainrule.errors import TokenizerError
 from chainrule.files import write_atomically
 from chainrule.text.readers import Texts
 
@@ -140,12 +139,3 @@ class Tokenizer(ABC):
             else:
                 line.append(int(token))
         yield line
-
-    def check_ids(self, ids: Iterable[int]) -> None:
-        """Raise if some id is none of this tokeniser's."""
-        for token in ids:
-            if not 0 <= token < self.vocab_size:
-                raise TokenizerError(
-                    f"got the id {token}: expected 0 to {self.vocab_size - 1}; "
-                    "the ids were made with another tokeniser, so use that one."
-                )

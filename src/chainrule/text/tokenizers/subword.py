@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.registry import TOKENIZERS
@@ -187,12 +187,12 @@ def _train(texts: Texts, algorithm: str, vocab_size: int) -> bytes:
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=_sentences(texts, SAMPLES[algorithm]),
+        sentence_iterator=_sentences(texts, SAMPLES[algorithm], _outside(texts, vocab_size)),
         model_writer=model,
         model_type=algorithm,
         vocab_size=vocab_size,
         hard_vocab_limit=False,  # a small text gives what it can
-        character_coverage=_coverage(texts, vocab_size),
+        character_coverage=1.0,
         byte_fallback=True,
         normalization_rule_name="identity",
         add_dummy_prefix=False,
@@ -209,35 +209,44 @@ def _train(texts: Texts, algorithm: str, vocab_size: int) -> bytes:
     return model.getvalue()
 
 
-def _sentences(texts: Texts, most: int) -> Iterator[str]:
-    """Lines spread evenly over the text, long ones cut; never none, for sentencepiece needs one."""
+def _sentences(texts: Texts, most: int, outside: re.Pattern[str]) -> Iterator[str]:
+    """Parts of lines spread evenly over the text, long ones cut; never none, for sentencepiece needs one."""
     step, number, found = ceil(texts.size / most), 0, False
+    cut: dict[str, None] = {}
     for block in texts.strings():
-        # Tabs and U+2585 are reserved in sentencepiece's training: it would drop the line.
-        for line in re.split("[\n\t▅]", _escape(block)):
+        for line in outside.split(_escape(block)):
             number += 1
-            if line and number % step == 0:
-                found = True
-                yield from (line[start : start + LINE] for start in range(0, len(line), LINE))
-    if not found:
-        yield " "
+            if not line or number % step:
+                continue
+            found = True
+            if len(line) <= LINE:
+                yield line
+            else:
+                cut.update(dict.fromkeys(line[start : start + LINE] for start in range(0, len(line), LINE)))
+    # Each part of long lines comes once: a sign repeated a million times would keep the unigram trainer for hours.
+    yield from cut if found else [" "]
 
 
-def _coverage(texts: Texts, vocab_size: int) -> float:
-    """The share of the text whose characters become tokens: all, unless they would fill over half the vocabulary."""
-    counts_N = _character_counts(texts)
+def _outside(texts: Texts, vocab_size: int) -> re.Pattern[str]:
+    """The characters to train without: those that stay bytes because they would fill over half the vocabulary.
+
+    Of many characters those are kept that make up 99.95% of the text. Sentencepiece reserves tabs and U+2585.
+    """
+    counts = _character_counts(texts)
     room = max((vocab_size - RESERVED) // 2, 1)
-    if len(counts_N) <= room:
-        return 1.0
-    shares_N = np.cumsum(counts_N) / counts_N.sum()
-    return min(float(shares_N[room - 1]) - 1e-6, 0.9995)
+    if len(counts) <= room:
+        return re.compile("[\n\t▅]")
+    codes = sorted(counts, key=lambda code: (-counts[code], code))
+    shares_N = np.cumsum([counts[code] for code in codes]) / sum(counts.values())
+    kept = codes[: min(room, int(np.searchsorted(shares_N, 0.9995)) + 1)]
+    return re.compile(f"[^{''.join(re.escape(chr(code)) for code in kept)}]")
 
 
-def _character_counts(texts: Texts) -> NDArray[np.int64]:
-    """How often each character comes, falling."""
-    totals = np.zeros(0x110000, np.int64)
+def _character_counts(texts: Texts) -> dict[int, int]:
+    """How often each code point comes that sentencepiece can train with."""
+    totals = np.zeros(sys.maxunicode + 1, np.int64)
     for block in texts.strings():
-        counts = np.bincount(np.frombuffer(block.encode("utf-32-le"), np.uint32))
+        counts = np.bincount(np.frombuffer(_escape(block).encode("utf-32-le"), np.uint32))
         totals[: len(counts)] += counts
-    totals[ord("\n")] = 0
-    return np.sort(totals[totals > 0])[::-1]
+    totals[[ord(reserved) for reserved in "\n\t▅"]] = 0
+    return {code: int(totals[code]) for code in np.flatnonzero(totals).tolist()}

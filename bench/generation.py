@@ -1,0 +1,140 @@
+"""Generation speed at batch 1 against transformers' `generate` with its cache, on the same weights.
+
+The Transformer of 4 layers, 4 heads, 128 wide, 65 tokens, writes 500 tokens greedily. Its weights are copied into a
+GPT2LMHeadModel, and the tokens of both must be the same. GPT-2 has a position for every token of the text, 512 here;
+the project's model is also measured with windows of 64 and 256, where it writes on past the end of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from harness import Figure, alternate, arguments, begin, parameter_count, report, speed, speed_up
+from torch import nn
+from transformer_training import FORMS, HEADS, LAYERS, VOCABULARY, WIDTH, peer_model
+from transformers import GPT2LMHeadModel
+
+from chainrule.config import RunConfig, parse
+from chainrule.decoding import Greedy, generate
+from chainrule.machine import threads
+from chainrule.runs import build_model
+from chainrule.types import Vocabulary
+
+POSITIONS, WINDOWS, BOS = 512, (64, 256), 0
+DEVIATION = 0.15
+"""Of the random weights: large enough that the text does not become one token for ever, which would prove nothing."""
+
+# Where each tensor of a block of ours lies in GPT-2, and whether GPT-2 keeps it transposed.
+PLACES = {
+    "norm_attention": ("ln_1", False),
+    "project_in": ("attn.c_attn", True),
+    "project_out": ("attn.c_proj", True),
+    "norm_feedforward": ("ln_2", False),
+    "widen": ("mlp.c_fc", True),
+    "narrow": ("mlp.c_proj", True),
+}
+
+
+def project_model(window: int) -> nn.Module:
+    """A Transformer in GPT-2's form; the weights are the same for every window, as far as the positions reach."""
+    shape = {"name": "transformer", "embedding": WIDTH, "layers": LAYERS, "heads": HEADS, "context": window}
+    values = {"model": {**shape, **FORMS["GPT-2's form"]}, "output": {"name": "softmax", "bias": False}}
+    vocabulary = Vocabulary(VOCABULARY, BOS, np.ones(VOCABULARY, np.int64))
+    model = build_model(parse(RunConfig, values), vocabulary).eval()
+    with torch.no_grad():
+        for number, (name, parameter) in enumerate(model.named_parameters()):
+            generator = torch.Generator().manual_seed(number)
+            if parameter.dim() == 2:
+                rows = POSITIONS if "positions" in name else parameter.shape[0]
+                drawn = torch.randn(rows, parameter.shape[1], generator=generator)
+                parameter.copy_(DEVIATION * drawn[: parameter.shape[0]])
+    return model
+
+
+def as_gpt2(model: nn.Module) -> GPT2LMHeadModel:
+    """The peer with the project's weights."""
+    peer, ours = peer_model(POSITIONS), dict(model.named_parameters())
+    weights = {
+        "transformer.wte.weight": ours["embedding.weight"],
+        "transformer.wpe.weight": ours["features.positions.table_CD"],
+        "transformer.ln_f.weight": ours["features.norm.weight"],
+        "transformer.ln_f.bias": ours["features.norm.bias"],
+    }
+    for block in range(LAYERS):
+        for place, (theirs, transposed) in PLACES.items():
+            weight = ours[f"features.blocks.{block}.{place}.weight"]
+            weights[f"transformer.h.{block}.{theirs}.weight"] = weight.T if transposed else weight
+            weights[f"transformer.h.{block}.{theirs}.bias"] = ours[f"features.blocks.{block}.{place}.bias"]
+    missing, unexpected = peer.load_state_dict(weights, strict=False)
+    assert not unexpected, unexpected
+    assert set(missing) <= {"lm_head.weight"}, missing  # tied to the embedding
+    return peer.eval()
+
+
+def peer_tokens(peer: GPT2LMHeadModel, length: int, count: int) -> list[int]:
+    """What transformers' own generation writes after the first token, on `count` threads."""
+    with threads(count), torch.inference_mode():
+        written = peer.generate(
+            torch.tensor([[BOS]]),
+            attention_mask=torch.ones(1, 1, dtype=torch.int64),
+            max_new_tokens=length,
+            min_new_tokens=length,
+            do_sample=False,
+            use_cache=True,
+            pad_token_id=BOS,
+            eos_token_id=None,
+        )
+    tokens: list[int] = written[0, 1:].tolist()
+    return tokens
+
+
+def project_tokens(model: nn.Module, length: int) -> list[int]:
+    """What the project writes: one thread, as `chainrule generate` uses for a single text."""
+    with threads(1):
+        (written,) = generate(model, eos=None, bos=BOS, max_new_tokens=length, choose=Greedy())
+    tokens: list[int] = written.tolist()
+    return tokens
+
+
+def check(models: dict[int, nn.Module], peer: GPT2LMHeadModel, length: int) -> int:
+    """Both write the same as long as the window has room -> how many different tokens the text has."""
+    expected = peer_tokens(peer, length, 1)
+    for window, model in models.items():
+        same = min(window, length)
+        if project_tokens(model, same) != expected[:same]:
+            raise SystemExit(f"the texts of window {window} differ within their first {same} tokens")
+    return len(set(expected))
+
+
+def main() -> None:
+    options = begin(arguments(__doc__, repeats=5))
+    length = 40 if options.quick else 500
+    models = {window: project_model(window) for window in (POSITIONS, *WINDOWS)}
+    peer = as_gpt2(models[POSITIONS])
+    kinds = check(models, peer, length)
+    contestants: dict[str, Callable[[], object]] = {
+        f"{count}": lambda count=count: peer_tokens(peer, length, count) for count in sorted({1, options.threads})
+    }
+    contestants |= {f"window {w}": lambda model=model: project_tokens(model, length) for w, model in models.items()}
+    times = alternate(contestants, options.repeats)
+    best = max(filter(str.isdigit, contestants), key=lambda name: speed(times, name, length))
+    figures = [
+        Figure(
+            f"window {window}",
+            speed(times, f"window {window}", length),
+            "tokens/s",
+            speed(times, best, length),
+            speed_up(times, f"window {window}", best),
+            at_least=4.0,
+            note="the same tokens" if window >= length else f"the same tokens for the first {window}",
+        )
+        for window in models
+    ]
+    about = f"transformers.generate on {best} thread(s), {parameter_count(peer):,} parameters"
+    report(figures, options, peer=about, tokens=length, different_tokens=kinds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""What the benchmarks share: contestants timed in turn, medians, one line a figure, the machine it was measured on.
+
+A time on a machine that others use says little; a ratio of two times taken within the same second says much. So the
+contestants of a benchmark take turns, round after round, and a ratio is the median over the rounds of the ratio within
+a round. It may differ a little from the quotient of the medians that stand beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chainrule.config import RunConfig, parse
+from chainrule.data.batches import Batches
+from chainrule.machine import physical_cores
+from chainrule.objectives.likelihood import Likelihood
+from chainrule.runs import Checkpoint, RunFolder, build_model
+from chainrule.training.loop import Hooks, Trainer
+from chainrule.types import Batch, Vocabulary
+
+Times = dict[str, list[float]]
+
+
+# Timing
+
+
+def alternate(contestants: Mapping[str, Callable[[], object]], repeats: int) -> Times:
+    """Seconds of every contestant in every round; a first round warms up and is not counted."""
+    times: Times = {name: [] for name in contestants}
+    for number in range(repeats + 1):
+        for name, run in contestants.items():
+            began = time.perf_counter()
+            run()
+            if number:
+                times[name].append(time.perf_counter() - began)
+    return times
+
+
+def speed(times: Times, name: str, tokens: int) -> float:
+    """Tokens a second of a contestant that handles `tokens` of them in a round: the median."""
+    return tokens / statistics.median(times[name])
+
+
+def speed_up(times: Times, name: str, over: str) -> float:
+    """How many times as fast as another a contestant is: the median of the rounds."""
+    return statistics.median(theirs / ours for ours, theirs in zip(times[name], times[over], strict=True))
+
+
+# Figures
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured thing of the project, beside the peer's where there is one."""
+
+    name: str
+    value: float
+    unit: str
+    peer: float | None = None
+    ratio: float | None = None  # project to peer
+    at_least: float | None = None  # the bar for the ratio
+    at_most: float | None = None
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the ratio is on the right side of its bar; None where there is no bar."""
+        if self.ratio is None or (self.at_least is None and self.at_most is None):
+            return None
+        high_enough = self.at_least is None or self.ratio >= self.at_least
+        return high_enough and (self.at_most is None or self.ratio <= self.at_most)
+
+    def line(self) -> str:
+        parts = [f"{self.name:<34} {_number(self.value):>10} {self.unit}"]
+        if self.peer is not None:
+            parts.append(f"against {_number(self.peer):>8}")
+        if self.ratio is not None:
+            parts.append(f"ratio {self.ratio:6.3f}")
+        if self.met is not None:
+            bar = f"at least {self.at_least}" if self.at_least is not None else f"at most {self.at_most}"
+            parts.append(f"bar {bar}: {'met' if self.met else 'MISSED'}")
+        return "  ".join([*parts, self.note]).rstrip()
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "cores": physical_cores(),
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2),
+        "cpu": _cpu_name(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+# The command line
+
+
+def arguments(about: str | None, *, repeats: int = 9) -> argparse.ArgumentParser:
+    """The options every benchmark has."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=physical_cores(), help="CPU threads (default: one a core)")
+    parser.add_argument("--repeats", type=int, default=repeats, help="rounds (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="little work: shows that it runs, not how fast")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output instead of lines")
+    return parser
+
+
+def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read the command line, set the threads."""
+    options = parser.parse_args()
+    if options.quick:
+        options.repeats = min(options.repeats, 3)
+    torch.set_num_threads(options.threads)
+    return options
+
+
+def report(figures: Sequence[Figure], options: argparse.Namespace, **more: Any) -> None:
+    """Print the figures, and what else there is to say of them, as lines or as JSON."""
+    about = {**machine(), "repeats": options.repeats, **more}
+    if options.json:
+        print(json.dumps({**about, "figures": [{**asdict(figure), "met": figure.met} for figure in figures]}))
+        return
+    print("  ".join(f"{key}: {value}" for key, value in about.items()))
+    for figure in figures:
+        print(figure.line())
+
+
+# The project's training, a few steps at a time
+
+
+class NoFolder(RunFolder):
+    """A run folder that keeps nothing, so that a training which is paused goes on from what it has in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(os.devnull)
+
+    def write_model(self, model: nn.Module) -> None:
+        return
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        return
+
+    def read_checkpoint(self) -> None:
+        return None
+
+    def log(self, record: dict[str, Any]) -> int:
+        return 0
+
+    def cut_log(self, length: int) -> None:
+        return
+
+
+class FixedBatches:
+    """The same few batches over and over, the state begun anew with the first of them."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches, self.per_epoch = batches, len(batches)
+
+    def batch(self, index: int) -> tuple[Batch, bool]:
+        return self.batches[index % self.per_epoch], index % self.per_epoch == 0
+
+
+def random_batches(tokens: np.ndarray[Any, Any], count: int, rows: int, length: int) -> list[Batch]:
+    """The stream `tokens` laid out in rows, cut into `count` batches of rows × length."""
+    track = torch.from_numpy(tokens[: rows * (count * length + 1)].astype(np.int64)).view(rows, -1)
+    places = range(0, count * length, length)
+    return [Batch(track[:, at : at + length], track[:, at + 1 : at + length + 1]) for at in places]
+
+
+class Project:
+    """The project's own training loop over given batches, run a number of steps at a time."""
+
+    def __init__(self, values: Mapping[str, Any], vocabulary: Vocabulary, batches: Batches) -> None:
+        """`values` are those of a config.toml; what they leave open stays at the defaults of the project."""
+        training = {"validations": 1, "save_seconds": 1e9, "log_steps": 10**9, "steps": 10**9}
+        config = parse(RunConfig, {**values, "training": {**training, **values.get("training", {})}})
+        torch.manual_seed(config.seed)
+        self.model = build_model(config, vocabulary)
+        self.trainer = Trainer(
+            model=self.model,
+            objective=Likelihood(Likelihood.Config()),
+            batches=batches,
+            config=config.training,
+            folder=NoFolder(),
+            hooks=Hooks(validate=lambda model: 0.0, stopping=self._at_target),
+            carries=config.training.batching == "stream" and self.model.window is None,
+            device=torch.device("cpu"),
+        )
+        self.target = 0
+
+    def _at_target(self) -> bool:
+        return self.trainer.standing.step >= self.target
+
+    def steps(self, count: int) -> None:
+        """Take so many more steps."""
+        self.target = self.trainer.standing.step + count
+        self.trainer.fit()
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Numbers to learn; a shared matrix counts once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def update(loss: Tensor, model: nn.Module, optimizer: torch.optim.Optimizer, clip: float) -> None:
+    """The peer's side of a step: gradients, clipping, update."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()

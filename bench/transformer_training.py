@@ -1,0 +1,111 @@
+"""Training speed of a small Transformer against transformers' GPT2LMHeadModel.
+
+4 layers, 4 heads, 128 wide, 12 × 64 characters of 65 kinds, no dropout, AdamW 1e-3 with β2 0.99, gradients clipped at
+1, both on the same batches. The project's model is measured in three forms of the same size: GPT-2's own (biases, gelu
+by tanh, learned positions), the one without biases, and the project's default (rotary positions as well).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from harness import (
+    Figure,
+    FixedBatches,
+    Project,
+    alternate,
+    arguments,
+    begin,
+    parameter_count,
+    random_batches,
+    report,
+    speed,
+    speed_up,
+    update,
+)
+from torch.nn import functional as F
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from chainrule.types import Batch, Vocabulary
+
+VOCABULARY, LAYERS, HEADS, WIDTH, ROWS, LENGTH = 65, 4, 4, 128, 12, 64
+LR, BETAS, CLIP = 1e-3, (0.9, 0.99), 1.0
+FORMS = {
+    "GPT-2's form": {"positions": "learned", "bias": True, "activation": "gelu-tanh"},
+    "without biases": {"positions": "learned", "bias": False},
+    "default form": {},
+}
+
+
+def peer_model(length: int = LENGTH, vocabulary: int = VOCABULARY) -> GPT2LMHeadModel:
+    """GPT-2 of the benchmark's shape, freshly initialised, without dropout."""
+    config = GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=length,
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def peer_steps(batches: Sequence[Batch], *, fused: bool) -> tuple[GPT2LMHeadModel, Callable[[int], None]]:
+    """The peer, and a function that takes a number of training steps with it."""
+    torch.manual_seed(1)
+    model = peer_model().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, weight_decay=0.0, fused=fused)
+    endless = itertools.cycle(batches)
+
+    def steps(count: int) -> None:
+        for batch in itertools.islice(endless, count):
+            logits_BTV = model(input_ids=batch.inputs_BT, use_cache=False).logits
+            update(F.cross_entropy(logits_BTV.flatten(0, 1), batch.targets_BT.flatten()), model, optimizer, CLIP)
+
+    return model, steps
+
+
+def project(form: dict[str, object], batches: Sequence[Batch]) -> Project:
+    shape = {"name": "transformer", "embedding": WIDTH, "layers": LAYERS, "heads": HEADS, "context": LENGTH}
+    training = {"lr": LR, "beta1": BETAS[0], "beta2": BETAS[1], "clip": CLIP, "batching": "blocks"}
+    vocabulary = Vocabulary(VOCABULARY, 0, np.ones(VOCABULARY, np.int64))
+    return Project({"model": {**shape, **form}, "training": training}, vocabulary, FixedBatches(batches))
+
+
+def main() -> None:
+    options = begin(arguments(__doc__))
+    count = 5 if options.quick else 30
+    tokens = np.random.default_rng(1).integers(VOCABULARY, size=ROWS * (8 * LENGTH + 1))
+    batches = random_batches(tokens, 8, ROWS, LENGTH)
+    plain_model, plain = peer_steps(batches, fused=False)
+    _, fused = peer_steps(batches, fused=True)
+    projects = {name: project(form, batches) for name, form in FORMS.items()}
+    contestants: dict[str, Callable[[], object]] = {"plain": lambda: plain(count), "fused": lambda: fused(count)}
+    contestants |= {name: lambda steps=one.steps: steps(count) for name, one in projects.items()}
+    times = alternate(contestants, options.repeats)
+    each = count * ROWS * LENGTH
+    figures = [
+        Figure(
+            f"{name}, peer's AdamW {peer}",
+            speed(times, name, each),
+            "tokens/s",
+            speed(times, peer, each),
+            speed_up(times, name, peer),
+            at_least=1.5,
+            note=f"{parameter_count(one.model):,} parameters",
+        )
+        for peer in ("plain", "fused")
+        for name, one in projects.items()
+    ]
+    report(figures, options, peer=f"GPT2LMHeadModel, {parameter_count(plain_model):,} parameters")
+
+
+if __name__ == "__main__":
+    main()

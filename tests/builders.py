@@ -1,0 +1,98 @@
+"""Small models of every kind, and small texts with something to learn, for tests of everything that needs a real model.
+
+Legend: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+from chainrule.config import RunConfig
+from chainrule.registry import MODELS, OUTPUTS
+from chainrule.runs import build_model
+from chainrule.types import Vocabulary
+
+# Options that bring any registered model down to a size for tests; a model takes those it knows.
+SMALL = {
+    "embedding": 8,
+    "hidden": 8,
+    "layers": 1,
+    "heads": 2,
+    "context": 6,
+    "order": 4,
+    "convolutions": 2,
+    "kernel": 2,
+    "feedforward": 16,
+}
+LANGUAGE_MODELS = [entry.name for entry in MODELS.entries() if entry.about["task"] == "lm"]
+OUTPUT_LAYERS = OUTPUTS.names()
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("average", {"weights": "attention"}),
+    ("feedforward", {"layers": 2, "activation": "relu"}),
+    ("feedforward", {"order": 2, "skip": False}),
+    ("rnn", {"activation": "relu", "layers": 2}),
+    ("lstm", {"tied": False, "layers": 2}),
+    ("lstm", {"hidden": 12}),  # tied, with a bridge between the widths
+    ("gru", {"layers": 2}),
+    ("transformer", {"tied": False, "bias": True, "layers": 2}),
+    *(
+        ("transformer", {"positions": positions, "norm": norm, "context": 7})
+        for positions in ("rotary", "sinusoidal", "learned", "none")
+        for norm in ("pre", "post")
+    ),
+]
+Case = tuple[str, str, dict[str, Any]]
+CASES: list[Case] = [
+    *((model, output, {}) for model in LANGUAGE_MODELS for output in OUTPUT_LAYERS),
+    *((model, "softmax", options) for model, options in VARIANTS),
+]
+
+
+def case_id(case: Case) -> str:
+    model, output, options = case
+    return "-".join([model, output, *(f"{key}={value}" for key, value in options.items())])
+
+
+def small_options(model: str, **options: Any) -> dict[str, Any]:
+    """The options of a small model of a name, with some of them set otherwise."""
+    known = MODELS.get(model).make.Config.model_fields
+    return {**{name: value for name, value in SMALL.items() if name in known}, **options}
+
+
+def small_config(model: str, output: str = "softmax", **options: Any) -> RunConfig:
+    """A configuration of such a model."""
+    return RunConfig.model_validate(
+        {"model": {"name": model, **small_options(model, **options)}, "output": {"name": output}}
+    )
+
+
+def some_vocabulary(size: int = 13, eos: int = 0) -> Vocabulary:
+    """A vocabulary whose words are of very unequal frequency."""
+    return Vocabulary(size, eos, (1000 / np.arange(1, size + 1) ** 2).astype(np.int64))
+
+
+def small_model(
+    model: str, output: str = "softmax", vocabulary: Vocabulary | None = None, seed: int = 0, **options: Any
+) -> Any:
+    """A small model in which every weight matters: fresh weights are often near zero, and would hide mistakes."""
+    torch.manual_seed(seed)
+    made = build_model(small_config(model, output, **options), vocabulary or some_vocabulary())
+    stir(made)
+    return made.eval()
+
+
+@torch.no_grad()
+def stir(model: torch.nn.Module) -> None:
+    """Move every weight by a good amount."""
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.4)
+
+
+def pairs_text(lines: int = 250, seed: int = 0) -> str:
+    """Lines that each repeat one pair of letters: what comes next depends on which letters came, and on their order."""
+    rng = random.Random(seed)
+    return "".join(rng.choice(("ab", "cd", "ef", "gh", "ij")) * rng.randint(2, 6) + "\n" for _ in range(lines))

@@ -1,0 +1,72 @@
+"""Every recipe is a configuration that trains: here for three steps on a small stand-in for its text."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from chainrule.api import make_config, train
+from chainrule.config import parse_settings, read_toml
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+WORDS = ("the", "cat", "sat", "on", "a", "mat", "<unk>", "and", "dog", "ran")
+
+every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+
+
+def stand_in(path: Path, lines: int) -> Path:
+    """Lines of words that follow no rule a few steps could learn by heart."""
+    text = "\n".join(" ".join(WORDS[(line * place + line) % 10] for place in range(1, 9)) for line in range(lines))
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def test_there_are_the_recipes_that_the_benchmarks_name():
+    assert {path.stem for path in RECIPES} >= {
+        "ptb-lstm-small",
+        "ptb-best-1h",
+        "shakespeare-10min",
+        "shakespeare-quick",
+    }
+
+
+@every_recipe
+def test_a_recipe_says_what_it_is_and_keeps_every_value_it_sets(path):
+    config = make_config(path, {}, {})
+    assert config.recipe is not None
+    assert config.recipe.about
+    assert config.recipe.expected
+    resolved = config.model_dump(mode="json")
+    for section, values in read_toml(path).items():
+        assert {name: resolved[section][name] for name in values} == values
+
+
+@every_recipe
+def test_a_recipe_sets_a_budget(path):
+    training = make_config(path, {}, {}).training
+    assert training.minutes or training.steps or training.epochs
+
+
+@every_recipe
+def test_a_recipe_trains(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
+    text = stand_in(tmp_path / "text.txt", 600)
+    shape = read_toml(path)["model"]
+    run = train(
+        text,
+        config=path,
+        out=tmp_path / "run",
+        settings=parse_settings(["training.steps=3", "training.threads=1", "training.validations=1"]),
+    )
+    assert run.result["steps"] == 3
+    assert {name: value for name, value in run.config.model.options.items() if name in shape} == {
+        name: value for name, value in shape.items() if name != "name"
+    }
+    log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["valid_loss"] for line in log if "valid_loss" in line]
+    measured = run.evaluate_held_out().cross_entropy
+    assert min(losses) < math.log(run.tokenizer.vocab_size) * 1.5
+    assert measured == pytest.approx(min(losses), abs=0.2)  # the trainer's own, in shorter tracks
