@@ -8,23 +8,26 @@ the project's model is also measured with windows of 64 and 256, where it writes
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
 from harness import Figure, alternate, arguments, begin, parameter_count, report, speed, speed_up
-from torch import nn
+from torch import Tensor, nn
 from transformer_training import FORMS, HEADS, LAYERS, VOCABULARY, WIDTH, peer_model
-from transformers import GPT2LMHeadModel
 
 from chainrule.config import RunConfig, parse
 from chainrule.decoding import Greedy, generate
 from chainrule.machine import threads
+from chainrule.models.language_model import LanguageModel
 from chainrule.runs import build_model
 from chainrule.types import Vocabulary
 
 POSITIONS, WINDOWS, BOS = 512, (64, 256), 0
-DEVIATION = 0.15
-"""Of the random weights: large enough that the text does not become one token for ever, which would prove nothing."""
+DEVIATIONS = {"embedding.weight": 0.05, "features.positions.table_CD": 0.2}
+OTHER_DEVIATION = 0.3
+"""Of the random weights: such that the text does not become one token for ever, which would prove nothing."""
 
 # Where each tensor of a block of ours lies in GPT-2, and whether GPT-2 keeps it transposed.
 PLACES = {
@@ -37,26 +40,30 @@ PLACES = {
 }
 
 
-def project_model(window: int) -> nn.Module:
+def project_model(window: int) -> LanguageModel:
     """A Transformer in GPT-2's form; the weights are the same for every window, as far as the positions reach."""
     shape = {"name": "transformer", "embedding": WIDTH, "layers": LAYERS, "heads": HEADS, "context": window}
     values = {"model": {**shape, **FORMS["GPT-2's form"]}, "output": {"name": "softmax", "bias": False}}
     vocabulary = Vocabulary(VOCABULARY, BOS, np.ones(VOCABULARY, np.int64))
-    model = build_model(parse(RunConfig, values), vocabulary).eval()
+    model = cast(LanguageModel, build_model(parse(RunConfig, values), vocabulary).eval())
     with torch.no_grad():
         for number, (name, parameter) in enumerate(model.named_parameters()):
-            generator = torch.Generator().manual_seed(number)
             if parameter.dim() == 2:
-                rows = POSITIONS if "positions" in name else parameter.shape[0]
-                drawn = torch.randn(rows, parameter.shape[1], generator=generator)
-                parameter.copy_(DEVIATION * drawn[: parameter.shape[0]])
+                _draw(parameter, DEVIATIONS.get(name, OTHER_DEVIATION), seed=number)
     return model
 
 
-def as_gpt2(model: nn.Module) -> GPT2LMHeadModel:
-    """The peer with the project's weights."""
+def _draw(parameter_RD: Tensor, deviation: float, seed: int) -> None:
+    """Fill with normal numbers; the first rows are the same however many there are."""
+    rows = max(POSITIONS, len(parameter_RD))
+    drawn_RD = torch.randn(rows, parameter_RD.shape[1], generator=torch.Generator().manual_seed(seed))
+    parameter_RD.copy_(deviation * drawn_RD[: len(parameter_RD)])
+
+
+def as_gpt2(model: nn.Module) -> Any:
+    """The project's weights in transformers' GPT2LMHeadModel."""
     peer, ours = peer_model(POSITIONS), dict(model.named_parameters())
-    weights = {
+    weights: dict[str, Tensor] = {
         "transformer.wte.weight": ours["embedding.weight"],
         "transformer.wpe.weight": ours["features.positions.table_CD"],
         "transformer.ln_f.weight": ours["features.norm.weight"],
@@ -73,7 +80,7 @@ def as_gpt2(model: nn.Module) -> GPT2LMHeadModel:
     return peer.eval()
 
 
-def peer_tokens(peer: GPT2LMHeadModel, length: int, count: int) -> list[int]:
+def peer_tokens(peer: Any, length: int, count: int) -> list[int]:
     """What transformers' own generation writes after the first token, on `count` threads."""
     with threads(count), torch.inference_mode():
         written = peer.generate(
@@ -90,7 +97,7 @@ def peer_tokens(peer: GPT2LMHeadModel, length: int, count: int) -> list[int]:
     return tokens
 
 
-def project_tokens(model: nn.Module, length: int) -> list[int]:
+def project_tokens(model: LanguageModel, length: int) -> list[int]:
     """What the project writes: one thread, as `chainrule generate` uses for a single text."""
     with threads(1):
         (written,) = generate(model, eos=None, bos=BOS, max_new_tokens=length, choose=Greedy())
@@ -98,7 +105,7 @@ def project_tokens(model: nn.Module, length: int) -> list[int]:
     return tokens
 
 
-def check(models: dict[int, nn.Module], peer: GPT2LMHeadModel, length: int) -> int:
+def check(models: dict[int, LanguageModel], peer: Any, length: int) -> int:
     """Both write the same as long as the window has room -> how many different tokens the text has."""
     expected = peer_tokens(peer, length, 1)
     for window, model in models.items():
@@ -115,9 +122,9 @@ def main() -> None:
     peer = as_gpt2(models[POSITIONS])
     kinds = check(models, peer, length)
     contestants: dict[str, Callable[[], object]] = {
-        f"{count}": lambda count=count: peer_tokens(peer, length, count) for count in sorted({1, options.threads})
+        f"{count}": partial(peer_tokens, peer, length, count) for count in sorted({1, options.threads})
     }
-    contestants |= {f"window {w}": lambda model=model: project_tokens(model, length) for w, model in models.items()}
+    contestants |= {f"window {w}": partial(project_tokens, model, length) for w, model in models.items()}
     times = alternate(contestants, options.repeats)
     best = max(filter(str.isdigit, contestants), key=lambda name: speed(times, name, length))
     figures = [

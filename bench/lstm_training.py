@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -86,8 +87,8 @@ def main() -> None:
     vocabulary = Vocabulary(VOCABULARY, 0, np.bincount(tokens, minlength=VOCABULARY))
     peer, plain = peer_steps(batches)
     projects = {name: project(name, batches, vocabulary) for name in BARS}
-    contestants: dict[str, Callable[[], object]] = {"peer": lambda: plain(count)}
-    contestants |= {name: lambda steps=one.steps: steps(count) for name, one in projects.items()}
+    contestants: dict[str, Callable[[], object]] = {"peer": partial(plain, count)}
+    contestants |= {name: partial(one.steps, count) for name, one in projects.items()}
     times = alternate(contestants, options.repeats)
     each = count * ROWS * LENGTH
     figures = [

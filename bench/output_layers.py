@@ -7,6 +7,7 @@ and Zipf-distributed; with --text also those of a real text, its most frequent w
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,7 @@ def project(output: str, tokens: Tokens, vocabulary: Vocabulary) -> Project:
 def measure(words: str, tokens: Tokens, vocabulary: Vocabulary, count: int, repeats: int) -> list[Figure]:
     """Every layer against the full softmax on one text."""
     projects = {name: project(name, tokens, vocabulary) for name in ("softmax", *LAYER_NAMES)}
-    contestants: dict[str, Callable[[], object]] = {
-        name: lambda steps=one.steps: steps(count) for name, one in projects.items()
-    }
+    contestants: dict[str, Callable[[], object]] = {name: partial(one.steps, count) for name, one in projects.items()}
     times = alternate(contestants, repeats)
     each = count * ROWS * LENGTH
     return [

@@ -17,6 +17,7 @@ import argparse
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from harness import Figure, arguments, begin, parameter_count, report, update
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformer_training import BETAS, CLIP, LENGTH, LR, ROWS, peer_model
 
@@ -51,7 +52,7 @@ def characters(train: str, valid: str) -> tuple[Tensor, Tensor]:
     return encoded[0], encoded[1]
 
 
-def block_loss(tokens_N: Tensor, score: Any) -> float:
+def block_loss(tokens_N: Tensor, score: Callable[[Tensor, Tensor], Tensor | float]) -> float:
     """Nats a character in blocks of 64 that each begin without a past; `score(inputs_BT, targets_BT)` gives the sum."""
     whole = (len(tokens_N) - 1) // LENGTH * LENGTH
     inputs_NT, targets_NT = tokens_N[:whole].view(-1, LENGTH), tokens_N[1 : whole + 1].view(-1, LENGTH)
@@ -121,9 +122,9 @@ def project_losses(run: Run, valid: Path) -> tuple[float, float]:
     return nats / count, blocks
 
 
-def _nats(model: nn.Module, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
+def _nats(model: Any, inputs_BT: Tensor, targets_BT: Tensor) -> float:
     hidden_BTD = model(Batch(inputs_BT, targets_BT)).hidden_BTD
-    return -model.output.log_prob(hidden_BTD.flatten(0, 1), targets_BT.flatten()).sum()
+    return -float(model.output.log_prob(hidden_BTD.flatten(0, 1), targets_BT.flatten()).sum())
 
 
 def main() -> None:

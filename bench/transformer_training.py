@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -87,8 +88,8 @@ def main() -> None:
     plain_model, plain = peer_steps(batches, fused=False)
     _, fused = peer_steps(batches, fused=True)
     projects = {name: project(form, batches) for name, form in FORMS.items()}
-    contestants: dict[str, Callable[[], object]] = {"plain": lambda: plain(count), "fused": lambda: fused(count)}
-    contestants |= {name: lambda steps=one.steps: steps(count) for name, one in projects.items()}
+    contestants: dict[str, Callable[[], object]] = {"plain": partial(plain, count), "fused": partial(fused, count)}
+    contestants |= {name: partial(one.steps, count) for name, one in projects.items()}
     times = alternate(contestants, options.repeats)
     each = count * ROWS * LENGTH
     figures = [

@@ -265,12 +265,13 @@ def fitted(
     text: Path, out: Path, model: str, output: str, steps: int, *, lr: float = 0.02, **options: Any
 ) -> RunFolder:
     """A small model after a short training."""
+    wider = {key: value for key, value in small_options(model).items() if key in ("embedding", "hidden")}
     values = {
         "data": {"train": [str(text)], "held_out": 0.2},
         "tokenizer": {"kind": "char"},
-        "model": {"name": model, **small_options(model, **{"embedding": 16, "hidden": 16, "context": 8, **options})},
+        "model": {"name": model, **small_options(model), **{key: 2 * v for key, v in wider.items()}, **options},
         "output": {"name": output},
-        "training": {"steps": steps, "batch_size": 16, "length": 8, "lr": lr, "validations": 1, "device": "cpu"},
+        "training": {"steps": steps, "batch_size": 16, "length": 6, "lr": lr, "validations": 1, "device": "cpu"},
     }
     return fit(RunConfig.model_validate(values), out).folder
 
@@ -303,10 +304,7 @@ def unigram_entropy(tokens: np.ndarray) -> float:
 LEARNERS: list[Case] = [
     *((model, "softmax", {}) for model in LANGUAGE_MODELS),
     *((model, output, {}) for model in ("lstm", "transformer") for output in OUTPUT_LAYERS if output != "softmax"),
-    *(
-        (model, "softmax", {"context": 8, **options} if model == "transformer" else options)
-        for model, options in VARIANTS
-    ),
+    *((model, "softmax", options) for model, options in VARIANTS),
 ]
 
 

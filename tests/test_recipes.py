@@ -53,7 +53,7 @@ def test_a_recipe_sets_a_budget(path):
 @every_recipe
 def test_a_recipe_trains(path, tmp_path, monkeypatch):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
-    text = stand_in(tmp_path / "text.txt", 600)
+    text = stand_in(tmp_path / "text.txt", 200)
     shape = read_toml(path)["model"]
     run = train(
         text,

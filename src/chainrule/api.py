@@ -27,11 +27,10 @@ from chainrule.evaluation.compression import Compressed, compress, decompress
 from chainrule.evaluation.perplexity import Progress, evaluating
 from chainrule.evaluation.report import Evaluation, evaluate
 from chainrule.evaluation.speed import generation_speed
-from chainrule.fitting import Listener, fit
-from chainrule.machine import physical_cores, threads
+from chainrule.fitting import Listener, fit, training_texts
+from chainrule.machine import choose_device, physical_cores, threads
 from chainrule.runs import RunFolder, load_model
 from chainrule.text.readers import open_texts
-from chainrule.text.split import hold_out
 from chainrule.text.tokenizers import Tokenizer
 
 Paths = str | Path | Sequence[str | Path]
@@ -61,9 +60,10 @@ class Generated:
 class Run:
     """A trained model with its tokeniser and its folder."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, device: str = "auto") -> None:
         self.folder = RunFolder(path)
         self.config: RunConfig = self.folder.read_config()
+        self.device = choose_device(device)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder.path)!r}, model={self.config.model.name!r})"
@@ -76,7 +76,7 @@ class Run:
     def model(self) -> Any:
         if torch.get_num_threads() != physical_cores():
             torch.set_num_threads(physical_cores())
-        return load_model(self.folder, self.tokenizer)
+        return load_model(self.folder, self.tokenizer).to(self.device)
 
     @property
     def leads(self) -> bool:
@@ -105,11 +105,8 @@ class Run:
 
     def evaluate_held_out(self) -> Evaluation:
         """The same on the validation text of the training: the one that was given, or the one that was held out."""
-        data = self.config.data
-        if data.valid:
-            return self.evaluate(list(data.valid))
-        _, held_out = hold_out(open_texts(data.train, field=data.field), data.held_out)
-        return evaluate(self.model, open_store(held_out, self.tokenizer), self.tokenizer)
+        _, valid = training_texts(self.config.data)
+        return evaluate(self.model, open_store(valid, self.tokenizer), self.tokenizer)
 
     def score(self, lines: Iterable[str]) -> Iterator[LineScore]:
         """log p of each line by itself, in the order given; lines are read and scored in groups."""
@@ -135,7 +132,7 @@ class Run:
         for number, row in enumerate(rows):
             tokens_BT[number, : len(row)] = torch.tensor(row)
         with evaluating(self.model):
-            log_probs_BT = self.model.log_probs(tokens_BT).double()
+            log_probs_BT = self.model.log_probs(tokens_BT.to(self.device)).cpu().double()
         return [log_probs_BT[number, : len(row)].tolist() for number, row in enumerate(rows)]
 
     def generation_speed(self, tokens: int = 200) -> float:
@@ -225,7 +222,7 @@ class Run:
     def _beam(
         self, start_T: Tensor, eos: int | None, limit: int, beams: int, penalty: float, wanted: int
     ) -> list[tuple[list[int], float | None]]:
-        prompt_BT = torch.cat([torch.tensor([self.tokenizer.eos]), start_T])[None]
+        prompt_BT = torch.cat([torch.tensor([self.tokenizer.eos]), start_T])[None].to(self.device)
         best = beam_search(
             self.model,
             self.model.start(1),
@@ -285,9 +282,9 @@ class Run:
         }
 
 
-def load(path: str | Path) -> Run:
-    """The run in a folder."""
-    return Run(path)
+def load(path: str | Path, *, device: str = "auto") -> Run:
+    """The run in a folder, its model on the best device there is."""
+    return Run(path, device=device)
 
 
 def train(

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from chainrule.config import RunConfig, parse
+from chainrule.config import DataConfig, RunConfig, parse
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError
@@ -69,8 +69,8 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     listener = listener or Listener()
     folder = RunFolder(out)
     processes = Processes.join()
-    with processes.one_after_another():
-        _same_request(folder, config)
+    request = _request(config)
+    _same_request(folder, request)
     if (done := folder.read_result()) and done["budget"] == _budget(config):
         listener.note(f"{out} is finished already; choose another --out, or a larger budget to train on")
         return Fitted(folder, True, done)
@@ -78,14 +78,15 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     torch.set_num_threads(config.training.threads or physical_cores())
     with processes.one_after_another():
         corpus = _corpus(config, folder, listener)
+    _same_text(folder, corpus)
     config = _resolve(config, corpus, folder)
     device = choose_device(config.training.device)
     torch.manual_seed(config.seed + processes.rank)
     model = _model(config, corpus).to(device)
-    if processes.leads:
-        _begin(folder, config, corpus)
     memory = PeakMemory()
     trainer = _trainer(config, corpus, model, folder, listener, device, processes)
+    if processes.leads:  # not before everything is known to fit: a mistake leaves no folder that stands in the way
+        _begin(folder, config, corpus, request)
     with _stop_signals() as stopping:
         trainer.hooks.stopping = stopping
         finished = trainer.fit()
@@ -99,17 +100,23 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
 
 
 def _corpus(config: RunConfig, folder: RunFolder, listener: Listener) -> Corpus:
-    texts = open_texts(config.data.train, field=config.data.field)
-    if config.data.valid:
-        valid = open_texts(config.data.valid, field=config.data.field)
-    else:
-        texts, valid = hold_out(texts, config.data.held_out)
+    texts, valid = training_texts(config.data)
+    if valid is texts:
+        listener.note(f"{texts.name} is one line, nothing can be held out: validating on the training text itself")
     tokenizer = _tokenizer(config, texts, folder, listener)
     store = open_store(texts, tokenizer, progress=listener.tokenized)
     corpus = Corpus(tokenizer, store, open_store(valid, tokenizer))
     if len(corpus.train) < 2:
         raise DataError(f"{texts.name} has {len(corpus.train)} token(s); training needs at least 2, give it more text.")
     return corpus
+
+
+def training_texts(data: DataConfig) -> tuple[Texts, Texts]:
+    """What to train on and to validate with: another text, or the end of the same, or the same if it is one line."""
+    texts = open_texts(data.train, field=data.field)
+    if data.valid:
+        return texts, open_texts(data.valid, field=data.field)
+    return hold_out(texts, data.held_out) or (texts, texts)
 
 
 def _tokenizer(config: RunConfig, texts: Texts, folder: RunFolder, listener: Listener) -> Tokenizer:
@@ -160,6 +167,7 @@ def _trainer(
     device: torch.device,
     processes: Processes,
 ) -> Trainer:
+    _check_length(config, model)
     objective = OBJECTIVES.get(config.objective.name).make
     hooks = Hooks(validate=_validator(config, corpus), show=listener.update)
     return Trainer(
@@ -173,6 +181,15 @@ def _trainer(
         device=device,
         processes=processes,
     )
+
+
+def _check_length(config: RunConfig, model: nn.Module) -> None:
+    window, length = getattr(model, "window", None), config.training.length
+    if window is not None and length is not None and length > window:
+        raise ConfigError(
+            f"training.length is {length}, but {config.model.name} sees at most model.context = {window} tokens; "
+            "shorten the one or lengthen the other"
+        )
 
 
 def _batches(config: RunConfig, corpus: Corpus, processes: Processes) -> Batches:
@@ -206,7 +223,7 @@ def _validator(config: RunConfig, corpus: Corpus) -> Callable[[Any], float]:
 # The folder
 
 
-def _begin(folder: RunFolder, config: RunConfig, corpus: Corpus) -> None:
+def _begin(folder: RunFolder, config: RunConfig, corpus: Corpus, request: dict[str, Any]) -> None:
     folder.remove_result()
     corpus.tokenizer.save(folder.path)
     folder.write_signature(
@@ -217,21 +234,34 @@ def _begin(folder: RunFolder, config: RunConfig, corpus: Corpus) -> None:
             "seed": str(config.seed),
         }
     )
+    folder.write_request(request)
     folder.write_config(config)
 
 
-def _same_request(folder: RunFolder, config: RunConfig) -> None:
-    """The options as given must be those the run was made with, except the free ones."""
+def _request(config: RunConfig) -> dict[str, Any]:
+    """The options as given, without the free ones."""
     request = config.model_dump(mode="json", exclude_none=True)
     request["training"] = {key: value for key, value in request["training"].items() if key not in FREE}
-    before = folder.read_request()
-    if before is None:
-        folder.write_request(request)
-    elif before != request:
+    return request
+
+
+def _same_request(folder: RunFolder, request: dict[str, Any]) -> None:
+    """The options as given must be those the run was made with."""
+    before = folder.read_request() if folder.exists() else None
+    if before is not None and before != request:
         different = _first_difference(before, request)
         raise ConfigError(
             f"{folder.path} was made with other options ({different}); "
             "repeat the command it was made with to go on, or choose another --out"
+        )
+
+
+def _same_text(folder: RunFolder, corpus: Corpus) -> None:
+    """A run goes on only with the text it was begun with."""
+    if folder.exists() and folder.read_signature()["data"] != corpus.train.fingerprint:
+        raise DataError(
+            f"the training text has changed since {folder.path} was begun; put the old text back to go on with it, "
+            "or choose another --out"
         )
 
 

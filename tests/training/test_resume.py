@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ import torch
 
 from builders import pairs_text
 from chainrule.runs import RunFolder
+from commands import SECONDS, Command, chainrule
 
 COMMON = ["training.log_steps=4", "training.validations=5", "training.batch_size=8", "training.length=8"]
 KINDS = {
@@ -34,28 +37,38 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command(kind: str, text: Path, out: Path, steps: int, *settings: str) -> list[str]:
+def arguments(kind: str, text: Path, out: Path, steps: int, *settings: str) -> list[str]:
     model = "transformer" if kind == "muon" else kind
     options = ["--model", model, "--tokenizer", "char", "--steps", str(steps), "--device", "cpu", "--out", str(out)]
     for setting in (*COMMON, *KINDS[kind], *settings):
         options += ["--set", setting]
-    return [sys.executable, "-m", "chainrule.cli.main", "train", str(text), *options, "--json"]
+    return ["train", str(text), *options, "--json"]
 
 
-def start(arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def finish(given: list[str]) -> None:
+    done = chainrule(*given)
+    assert done.code == 0, done.err
 
 
-def finish(arguments: list[str]) -> None:
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
+def finish_together(given: list[str], port: int) -> None:
+    """Two processes, announced to one another as torchrun does."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    for command in [Command(*given, RANK=str(rank), LOCAL_RANK=str(rank), **place) for rank in range(2)]:
+        done = command.wait()
+        assert done.code == 0, done.err
 
 
-def wait_for(process: subprocess.Popen[str], run: Path, step: int) -> None:
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_for(command: Command, run: Path, step: int) -> None:
     """Until a training that is under way has saved this step or a later one."""
-    for _ in range(3000):
+    for _ in range(100 * SECONDS):
         saved = sorted((run / "training").glob("step-*"))
-        if process.poll() is not None or (saved and int(saved[-1].name.removeprefix("step-")) >= step):
+        if not command.process.is_alive() or (saved and int(saved[-1].name.removeprefix("step-")) >= step):
             return
         time.sleep(0.01)
     raise AssertionError("the training saved nothing")
@@ -87,15 +100,14 @@ def assert_same_run(one: Path, other: Path) -> None:
 def test_a_training_killed_at_several_moments_ends_as_if_unbroken(kind: str, text: Path, tmp_path: Path) -> None:
     steps, rng = 120, random.Random(kind)
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    finish(command(kind, text, unbroken, steps))
+    finish(arguments(kind, text, unbroken, steps))
     for least in (10, 40, 70):
-        process = start(command(kind, text, broken, steps, "training.save_seconds=0.001"))
-        wait_for(process, broken, least)
+        command = Command(*arguments(kind, text, broken, steps, "training.save_seconds=0.001"))
+        wait_for(command, broken, least)
         time.sleep(rng.random() * 0.05)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    assert not (broken / "result.json").exists(), "the training was over before it was killed"
-    finish(command(kind, text, broken, steps, "training.save_seconds=0.001"))
+        command.process.kill()
+        assert command.wait().code == -signal.SIGKILL, "the training was over before it was killed"
+    finish(arguments(kind, text, broken, steps, "training.save_seconds=0.001"))
     assert_same_run(unbroken, broken)
     logged = [record["step"] for record in metrics(broken) if "loss" in record]
     assert logged == list(range(4, steps + 1, 4))
@@ -105,25 +117,20 @@ def test_a_training_killed_at_several_moments_ends_as_if_unbroken(kind: str, tex
 @pytest.mark.parametrize("kind", ["gru", "muon"])
 def test_a_training_stopped_by_ctrl_c_saves_and_goes_on_the_same(kind: str, text: Path, tmp_path: Path) -> None:
     unbroken, broken, steps = tmp_path / "unbroken", tmp_path / "broken", 120
-    finish(command(kind, text, unbroken, steps))
-    process = start(command(kind, text, broken, steps, "training.save_seconds=0.001"))
-    wait_for(process, broken, 20)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == f"stopped and saved; the same command goes on from here: {broken}"
+    finish(arguments(kind, text, unbroken, steps))
+    command = Command(*arguments(kind, text, broken, steps, "training.save_seconds=0.001"))
+    wait_for(command, broken, 20)
+    os.kill(command.process.pid, signal.SIGINT)
+    done = command.wait()
+    assert (done.code, done.out) == (130, "")
+    assert done.err.splitlines()[-1] == f"stopped and saved; the same command goes on from here: {broken}"
     assert 20 <= RunFolder(broken).read_checkpoint().values["step"] < steps  # type: ignore[union-attr]
-    finish(command(kind, text, broken, steps))
+    finish(arguments(kind, text, broken, steps))
     assert_same_run(unbroken, broken)
 
 
 def losses(run: Path) -> list[float]:
     return [value for record in metrics(run) for key, value in record.items() if key.endswith("loss")]
-
-
-def torchrun(arguments: list[str], count: int) -> list[str]:
-    options = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
-    return [sys.executable, *options, *arguments[1:]]
 
 
 @pytest.mark.parametrize(
@@ -137,8 +144,8 @@ def test_two_processes_follow_the_curve_of_one_with_the_doubled_batch(
     kind: str, settings: list[str], text: Path, tmp_path: Path
 ) -> None:
     alone, shared = tmp_path / "alone", tmp_path / "shared"
-    finish(command(kind, text, alone, 40, *settings, "training.batch_size=16"))
-    finish(torchrun(command(kind, text, shared, 40, *settings), 2))
+    finish(arguments(kind, text, alone, 40, *settings, "training.batch_size=16"))
+    finish_together(arguments(kind, text, shared, 40, *settings), free_port())
     assert losses(shared) == pytest.approx(losses(alone), abs=1e-5)
     assert [r.get("tokens") for r in metrics(shared)] == [r.get("tokens") for r in metrics(alone)]
     ours, theirs = RunFolder(alone).read_weights(), RunFolder(shared).read_weights()
@@ -146,13 +153,24 @@ def test_two_processes_follow_the_curve_of_one_with_the_doubled_batch(
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-3)
 
 
+def test_torchrun_starts_such_processes(text: Path, tmp_path: Path) -> None:
+    options = ["--standalone", "--nproc_per_node", "2", "-m", "chainrule.cli.main"]
+    given = arguments("lstm", text, tmp_path / "run", 8)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options, *given], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)  # one of the two speaks
+    assert result["steps"] == 8
+    assert RunFolder(tmp_path / "run").read_checkpoint().values["tokens"] == 8 * 2 * 8 * 8  # type: ignore[union-attr]
+
+
 def test_two_processes_resume_as_if_unbroken(text: Path, tmp_path: Path) -> None:
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    finish(torchrun(command("lstm", text, unbroken, 60, "training.warmup=0", "training.schedule=constant"), 2))
-    arguments = command("lstm", text, broken, 30, "training.warmup=0", "training.schedule=constant")
-    finish(torchrun(arguments, 2))  # 30 steps, then a larger budget: both processes go on from what they had
-    arguments[arguments.index("30")] = "60"
-    finish(torchrun(arguments, 2))
+    settings = ["training.warmup=0", "training.schedule=constant", "training.validations=1"]
+    finish_together(arguments("lstm", text, unbroken, 40, *settings), free_port())
+    for steps in (20, 40):  # with a larger budget both go on from what they had
+        finish_together(arguments("lstm", text, broken, steps, *settings), free_port())
     ours, theirs = (
         {name: t for name, t in everything(run).items() if name.startswith(("checkpoint/model", "checkpoint/process"))}
         for run in (unbroken, broken)

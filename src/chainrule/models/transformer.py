@@ -151,4 +151,10 @@ def _head_width(config: TransformerConfig) -> int:
             f"model.embedding is {config.embedding} and model.heads is {config.heads}: the heads must divide the width "
             f"evenly; try model.heads={max(h for h in range(1, config.heads) if config.embedding % h == 0)}"
         )
-    return config.embedding // config.heads
+    width = config.embedding // config.heads
+    if width % 2 and config.positions == "rotary":
+        raise ConfigError(
+            f"model.embedding is {config.embedding} and model.heads is {config.heads}: rotary positions turn pairs, "
+            f"but a head is {width} wide; choose an even width of heads or other model.positions"
+        )
+    return width

@@ -1,29 +1,28 @@
-"""Cutting one text into a first and a last part, at the end of a line."""
+"""Cutting one text into a first and a last part, at the end of a line where there is one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chainrule.errors import DataError
 from chainrule.text.readers import Texts
 from chainrule.text.sources import Source
 
 
-def hold_out(texts: Texts, share: float) -> tuple[Texts, Texts]:
-    """The text without its last `share`, and that last share; both read from the sources, nothing is copied."""
-    cut = _line_end_after(texts, int(texts.size * (1 - share)))
+def hold_out(texts: Texts, share: float) -> tuple[Texts, Texts] | None:
+    """The text without its last `share`, and that last share; both read from the sources, nothing is copied.
+
+    None if the text has one line only, so that nothing can be held out.
+    """
+    cut = _line_end_near(texts, int(texts.size * (1 - share)))
     if cut is None:
-        raise DataError(
-            f"{texts.name}: no line ends in its last {share:.0%}, so nothing can be held out for validation; "
-            "give a validation text with --valid."
-        )
+        return None
     first = Source(f"{texts.name} (first {1 - share:.0%})", lambda: _slice(texts, 0, cut))
     last = Source(f"{texts.name} (last {share:.0%})", lambda: _slice(texts, cut, texts.size))
     return Texts([first]), Texts([last])
 
 
-def _line_end_after(texts: Texts, target: int) -> int | None:
-    """The offset just after the last newline at or before `target`, or after the first one behind it."""
+def _line_end_near(texts: Texts, target: int) -> int | None:
+    """The offset just after the last newline before `target`, else after the first behind it that is not the end."""
     before = None
     for block in texts.blocks():
         newline = block.data.rfind(b"\n", 0, max(0, target - block.offset))

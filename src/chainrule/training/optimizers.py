@@ -25,7 +25,7 @@ def make_optimizers(model: nn.Module, config: TrainingConfig, lr: float) -> list
     elif config.optimizer == "muon":
         inner = [(name, p) for name, p in named if p.dim() == 2 and not _is_table(name)]
         outer = [(name, p) for name, p in named if p.dim() != 2 or _is_table(name)]
-        made = [_muon(inner, config, lr), *_adamw(outer, config, min(lr, 3e-3))] if inner else _adamw(outer, config, lr)
+        made = [*_muon(inner, config, lr), *_adamw(outer, config, config.table_lr)]
     else:
         made = _adamw(named, config, lr)
     for optimizer in made:
@@ -59,8 +59,14 @@ def _adamw(named: list[tuple[str, nn.Parameter]], config: TrainingConfig, lr: fl
     return [AdamW(_groups(named, config), lr=lr, betas=betas, fused=True)] if named else []
 
 
-def _muon(named: list[tuple[str, nn.Parameter]], config: TrainingConfig, lr: float) -> Optimizer:
+def _muon(named: list[tuple[str, nn.Parameter]], config: TrainingConfig, lr: float) -> list[Optimizer]:
+    if not named:
+        return []
     if not hasattr(torch.optim, "Muon"):
         raise ConfigError("training.optimizer = 'muon' needs torch 2.9 or newer; update torch or choose 'adamw'")
+    from chainrule.training.muon import Float32Muon
+
+    matrices = [p for _, p in named]
+    kind = Float32Muon if matrices[0].device.type == "cpu" else torch.optim.Muon
     momentum = config.momentum or 0.95
-    return torch.optim.Muon([p for _, p in named], lr=lr, weight_decay=config.weight_decay, momentum=momentum)
+    return [kind(matrices, lr=lr, weight_decay=config.weight_decay, momentum=momentum)]

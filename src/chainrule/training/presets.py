@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from chainrule.config import RunConfig, TokenizerConfig, merge, parse
 
 MINUTES = 5.0
@@ -71,5 +73,7 @@ def _training(config: RunConfig, tokens: int, windowed: bool, model: dict[str, A
     batching = t.batching or ("blocks" if windowed else "stream")
     length = t.length or (model.get("context", 64) if batching == "blocks" else 35 if tokens > 50_000 else 20)
     rows = t.batch_size or max(1, min(2048 // length if batching == "blocks" else 32, tokens // (8 * length)))
-    rate = {"adamw": 2e-3, "sgd": 10.0, "muon": 0.02}[t.optimizer]
-    return {"batching": batching, "length": length, "batch_size": rows, "lr": rate}
+    # Muon takes fewer steps to the same loss with attention; recurrent matrices gain nothing from it.
+    optimizer = t.optimizer or ("muon" if windowed and hasattr(torch.optim, "Muon") else "adamw")
+    rate = {"adamw": 2e-3, "sgd": 10.0, "muon": 0.02}[optimizer]
+    return {"batching": batching, "length": length, "batch_size": rows, "optimizer": optimizer, "lr": rate}

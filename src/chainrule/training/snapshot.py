@@ -38,7 +38,8 @@ def state_tensors(state: State) -> dict[str, Tensor]:
     """The tensors of a carried state, numbered in the order they are met."""
     met: list[Tensor] = []
     map_state(lambda tensor: met.append(tensor) or tensor, state)  # type: ignore[func-returns-value]
-    return {f"state/{number}": tensor for number, tensor in enumerate(met)}
+    # Cloned, because two parts of a state may be views of one tensor, and a file of named tensors holds each by itself.
+    return {f"state/{number}": tensor.clone() for number, tensor in enumerate(met)}
 
 
 def restore_state(like: State, tensors: dict[str, Tensor]) -> State:

@@ -1,0 +1,137 @@
+"""Scheduled sampling against its formulas and against a loop written out.
+
+Legend: B batch, T time, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from builders import small_model
+from chainrule.objectives.likelihood import Likelihood
+from chainrule.objectives.scheduled_sampling import (
+    ScheduledSampling,
+    exponential_decay,
+    inverse_sigmoid_decay,
+    linear_decay,
+)
+from chainrule.types import Batch
+
+
+def objective(**options: Any) -> ScheduledSampling:
+    return ScheduledSampling(ScheduledSampling.Config(**options))
+
+
+def some_batch(rows: int = 3, length: int = 6) -> Batch:
+    tokens = torch.randint(0, 13, (rows, length + 1), generator=torch.Generator().manual_seed(1))
+    return Batch(tokens[:, :-1], tokens[:, 1:])
+
+
+# The decays
+
+
+@pytest.mark.parametrize("step", [0, 1, 10, 999, 100_000])
+def test_the_decays_are_their_formulas(step: int) -> None:
+    assert linear_decay(step, 0.9, 0.001, 0.2) == pytest.approx(max(0.2, 0.9 - 0.001 * step))
+    assert exponential_decay(step, 0.99) == pytest.approx(0.99**step)
+    k = 40.0
+    expected = k / (k + math.exp(step / k)) if step / k < 700 else 0.0
+    assert inverse_sigmoid_decay(step, k) == pytest.approx(expected, abs=1e-12)
+
+
+def test_truth_follows_the_decay_chosen_and_stops_at_the_least() -> None:
+    assert objective(decay="linear", start=0.8, slope=0.1, least=0.3).truth(2) == pytest.approx(0.6)
+    assert objective(decay="linear", start=0.8, slope=0.1, least=0.3).truth(99) == 0.3
+    assert objective(decay="exponential", base=0.5, least=0.1).truth(2) == 0.25
+    assert objective(decay="exponential", base=0.5, least=0.1).truth(9) == 0.1
+    assert objective(k=5.0, least=0.0).truth(10) == pytest.approx(5 / (5 + math.exp(2)))
+    assert objective(k=5.0, least=0.4).truth(1000) == 0.4
+
+
+# The inputs
+
+
+@pytest.mark.parametrize("by", ["steps", "two-pass"])
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_with_certainty_the_inputs_stay_true_and_without_only_the_first_does(name: str, by: str) -> None:
+    model, batch = small_model(name), some_batch(rows=40)
+    assert torch.equal(objective(by=by).mixed_inputs(model, batch, None, 1.0), batch.inputs_BT)
+    mixed_BT = objective(by=by).mixed_inputs(model, batch, None, 0.0)
+    assert torch.equal(mixed_BT[:, 0], batch.inputs_BT[:, 0])
+    agree = (mixed_BT == batch.inputs_BT)[:, 1:].float().mean()
+    assert 0 < agree < 0.5  # drawn from the model: true only by chance
+    half_BT = objective(by=by).mixed_inputs(model, batch, None, 0.5)
+    assert agree + 0.2 < (half_BT == batch.inputs_BT)[:, 1:].float().mean() < 0.95
+
+
+def by_a_loop(model: Any, batch: Batch, chance: float, *, own_prefix: bool) -> Tensor:
+    """The same draws in the same order, each distribution from the scorer's view of a whole prefix."""
+    true_BT = torch.rand(batch.inputs_BT.shape) < chance
+    inputs_BT = batch.inputs_BT.clone()
+    rows = []
+    for t in range(1, inputs_BT.shape[1]):
+        prefix_BT = inputs_BT[:, :t] if own_prefix else batch.inputs_BT[:, :t]
+        row_BV, _ = model.prefill(model.start(len(prefix_BT)), prefix_BT)
+        rows.append(row_BV)
+        if own_prefix:
+            drawn_B = torch.multinomial(row_BV.exp(), 1)[:, 0]
+            inputs_BT[:, t] = torch.where(true_BT[:, t], batch.inputs_BT[:, t], drawn_B)
+    if not own_prefix:
+        replaced = ~true_BT[:, 1:]
+        inputs_BT[:, 1:][replaced] = torch.multinomial(torch.stack(rows, 1)[replaced].exp(), 1)[:, 0]
+    return inputs_BT
+
+
+@pytest.mark.parametrize("by", ["steps", "two-pass"])
+@pytest.mark.parametrize("name", ["gru", "sr", "transformer"])
+def test_the_draws_are_those_of_a_loop_with_the_same_seed(name: str, by: str) -> None:
+    model, batch = small_model(name), some_batch(rows=8)
+    with torch.no_grad():
+        torch.manual_seed(5)
+        ours = objective(by=by).mixed_inputs(model, batch, None, 0.4)
+        torch.manual_seed(5)
+        expected = by_a_loop(model, batch, 0.4, own_prefix=by == "steps")
+    assert torch.equal(ours, expected)
+
+
+def test_models_with_a_window_take_two_passes_and_others_steps() -> None:
+    for name, by in (("lstm", "steps"), ("transformer", "two-pass")):
+        model, batch = small_model(name), some_batch()
+        torch.manual_seed(2)
+        chosen = objective().mixed_inputs(model, batch, None, 0.2)
+        torch.manual_seed(2)
+        assert torch.equal(chosen, objective(by=by).mixed_inputs(model, batch, None, 0.2))
+
+
+# The loss
+
+
+def test_the_loss_is_the_likelihood_of_the_true_targets_after_the_mixed_inputs() -> None:
+    model, batch = small_model("lstm"), some_batch()
+    state, plain = model.start(3), Likelihood(Likelihood.Config())
+    sampling = objective(decay="linear", start=1.0, slope=0.1, least=0.0)
+    assert torch.equal(sampling.loss(model, batch, state, 0).total, plain.loss(model, batch, state, 0).total)
+    torch.manual_seed(4)
+    loss = sampling.loss(model, batch, state, 7)
+    torch.manual_seed(4)
+    mixed = batch._replace(inputs_BT=sampling.mixed_inputs(model, batch, state, 0.3))
+    assert torch.equal(loss.total, plain.loss(model, mixed, state, 0).total)
+    assert loss.count == 18
+
+
+@torch.no_grad()
+def test_the_likelihood_is_the_sum_of_minus_log_p_where_the_weights_say_so() -> None:
+    model, batch = small_model("lstm"), some_batch()
+    eos_first = batch._replace(inputs_BT=torch.cat([torch.zeros(3, 1).long(), batch.targets_BT[:, :-1]], 1))
+    log_probs_BT = model.log_probs(batch.targets_BT)
+    whole = Likelihood(Likelihood.Config()).loss(model, eos_first, None, 0)
+    assert float(whole.total) == pytest.approx(-float(log_probs_BT.sum()), rel=1e-5)
+    weights_BT = (torch.arange(6) < torch.tensor([[6], [2], [4]])).float()
+    part = Likelihood(Likelihood.Config()).loss(model, eos_first._replace(weights_BT=weights_BT), None, 0)
+    assert float(part.total) == pytest.approx(-float((log_probs_BT * weights_BT).sum()), rel=1e-5)
+    assert (whole.count, part.count) == (18, 12)

@@ -1,0 +1,118 @@
+"""The examples run as they stand, in an empty folder, and do what they say."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from chainrule.config import parse
+from chainrule.registry import MODELS, OUTPUTS
+from chainrule.types import OutputChoice, Vocabulary
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty folder, and a registry that forgets what an example adds to it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
+    MODELS.names()
+    before = dict(MODELS._entries)
+    yield
+    MODELS._entries.clear()
+    MODELS._entries.update(before)
+
+
+def run(name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def numbers(pattern: str, text: str) -> list[float]:
+    return [float(found) for found in re.findall(pattern, text)]
+
+
+def test_quickstart(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("quickstart", capsys)
+    (bits,) = numbers(r"^([\d.]+) bits per byte", out)
+    assert 1.0 < bits < 4.5  # the unigram entropy of the text is 4.6 bits
+    (english,), (noise,) = numbers(r"English (-[\d.]+)", out), numbers(r"noise (-[\d.]+)", out)
+    assert english > noise
+    assert out.count("'The ") == 2
+
+
+def test_compare_models(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("compare_models", capsys)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines() if line.startswith("| ")]
+    assert {row[0] for row in rows[2:]} == {"average", "feedforward", "lstm", "lstm:hierarchical"}
+    bits = [float(row[5]) for row in rows[2:]]
+    assert bits == sorted(bits)
+    assert 1.0 < bits[0] < 4.8
+
+
+def test_compress_text(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("compress_text", capsys)
+    (said,), (written,) = numbers(r"says +([\d.]+)", out), numbers(r"has +([\d.]+)", out)
+    assert 0 < written - said < 100 * 8 / 12_000  # a header, checksums and rounding
+    assert out.splitlines()[-1] == "identical"
+    assert Path("back.txt").read_bytes() == Path("test.txt").read_bytes()
+
+
+def test_chinese_poems(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("chinese_poems", capsys).splitlines()
+    assert [line.split()[0] for line in out] == ["char", "jieba", "bpe"]
+    characters, words, subwords = ([int(number) for number in re.findall(r"(\d+) (?:tokens|unknown)", s)] for s in out)
+    unseen = Path("unseen.txt").read_text(encoding="utf-8")
+    assert characters[0] == len(unseen)  # a character or a newline a token
+    assert words[0] < characters[0]
+    known = set(Path("poems.txt").read_text(encoding="utf-8"))
+    assert characters[1] == sum(letter not in known for letter in unseen)
+    assert subwords[1] == 0
+    assert "白 日 依 山 盡 ， 黃 河 入 海 流 。" in out[0]
+    assert all(1.0 < bits < 8.0 for bits in numbers(r"([\d.]+) bits per byte", "\n".join(out)))
+
+
+def test_add_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("add_a_model", capsys)
+    (bits,) = numbers(r"([\d.]+) bits per byte", out)
+    assert 1.0 < bits < 4.5
+    model = small_model("moving-average")
+    tokens_BT = torch.randint(0, 11, (3, 9), generator=torch.Generator().manual_seed(1))
+    check_laws(model, tokens_BT)
+
+
+def small_model(name: str) -> Any:
+    """A registered model over 11 tokens, freshly initialised."""
+    make, layer = MODELS.get(name).make, OUTPUTS.get("softmax").make
+    torch.manual_seed(1)
+    vocabulary = Vocabulary(11, 1, np.arange(1, 12))
+    config = parse(make.Config, {"embedding": 6, "hidden": 5})
+    return make(config, vocabulary, OutputChoice(layer, layer.Config())).eval()
+
+
+@torch.no_grad()
+def check_laws(model: Any, tokens_BT: torch.Tensor) -> None:
+    """Normalised, causal, chained steps equal to parallel scores, rows independent, `select` permutes."""
+    scored_BT = model.log_probs(tokens_BT)
+    state, token_B, steps = model.start(len(tokens_BT)), torch.full((len(tokens_BT),), model.eos), []
+    for next_B in tokens_BT.unbind(1):
+        log_probs_BV, state = model.step(state, token_B)
+        torch.testing.assert_close(log_probs_BV.exp().sum(1), torch.ones(len(tokens_BT)))
+        steps.append(log_probs_BV.gather(1, next_B[:, None])[:, 0])
+        token_B = next_B
+    torch.testing.assert_close(torch.stack(steps, 1), scored_BT)
+    changed_BT = tokens_BT.clone()
+    changed_BT[:, -1] = (changed_BT[:, -1] + 1) % model.vocab_size
+    torch.testing.assert_close(model.log_probs(changed_BT)[:, :-1], scored_BT[:, :-1])
+    torch.testing.assert_close(model.log_probs(tokens_BT[1:2]), scored_BT[1:2])
+    rows_K = torch.tensor([2, 0])
+    chosen_KV, _ = model.step(model.select(state, rows_K), token_B[rows_K])
+    torch.testing.assert_close(chosen_KV, model.step(state, token_B)[0][rows_K])
