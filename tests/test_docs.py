@@ -17,7 +17,7 @@ from typer.main import get_command
 import chainrule as cr
 from chainrule.api import make_config
 from chainrule.cli.main import app
-from chainrule.compare import Row
+from chainrule.comparison import Row
 from chainrule.config import (
     DataConfig,
     Recipe,

@@ -271,7 +271,7 @@ def fitted(
         "tokenizer": {"kind": "char"},
         "model": {"name": model, **small_options(model), **{key: 2 * v for key, v in wider.items()}, **options},
         "output": {"name": output},
-        "training": {"steps": steps, "batch_size": 16, "length": 6, "lr": lr, "validations": 1, "device": "cpu"},
+        "training": {"steps": steps, "batch_size": 16, "length": 6, "optimizer": "adamw", "lr": lr, "validations": 1},
     }
     return fit(RunConfig.model_validate(values), out).folder
 

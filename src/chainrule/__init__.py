@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chainrule.api import Generated, LineScore, Run, load, train
-    from chainrule.compare import compare
+    from chainrule.comparison import compare
     from chainrule.errors import ChainruleError
     from chainrule.evaluation.report import Evaluation
 
@@ -26,7 +26,7 @@ _HOMES = {
     "Generated": "chainrule.api",
     "LineScore": "chainrule.api",
     "Run": "chainrule.api",
-    "compare": "chainrule.compare",
+    "compare": "chainrule.comparison",
     "load": "chainrule.api",
     "train": "chainrule.api",
 }

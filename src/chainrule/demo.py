@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from chainrule.api import load
-from chainrule.compare import Row, compare
+from chainrule.comparison import Row, compare
 from chainrule.files import write_atomically
 from chainrule.fitting import Listener
 
@@ -29,7 +30,7 @@ def write_splits(folder: Path) -> dict[str, Path]:
     lines = builtin_text().splitlines(keepends=True)
     places = [0, len(lines) * 8 // 10, len(lines) * 9 // 10, len(lines)]
     paths = {name: folder / f"{name}.txt" for name in ("train", "valid", "test")}
-    for path, begin, end in zip(paths.values(), places, places[1:], strict=True):
+    for path, (begin, end) in zip(paths.values(), pairwise(places), strict=True):
         text = "".join(lines[begin:end])
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_atomically(path, text)

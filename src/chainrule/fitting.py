@@ -23,7 +23,7 @@ from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.perplexity import evaluate_tokens
 from chainrule.machine import PeakMemory, choose_device, physical_cores
-from chainrule.registry import MODELS, OBJECTIVES
+from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS
 from chainrule.runs import RunFolder, build_model
 from chainrule.text.readers import Texts, open_texts
 from chainrule.text.split import hold_out
@@ -74,6 +74,7 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     if (done := folder.read_result()) and done["budget"] == _budget(config):
         listener.note(f"{out} is finished already; choose another --out, or a larger budget to train on")
         return Fitted(folder, True, done)
+    _check_names(config)
     asked = _budget(config)
     torch.set_num_threads(config.training.threads or physical_cores())
     with processes.one_after_another():
@@ -94,6 +95,14 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     if finished and processes.leads:
         folder.write_result(result)
     return Fitted(folder, finished, result)
+
+
+def _check_names(config: RunConfig) -> None:
+    """A misspelt name or option is told before any text is read."""
+    for where, registry in (("model", MODELS), ("output", OUTPUTS), ("objective", OBJECTIVES)):
+        section = getattr(config, where)
+        parse(registry.get(section.name).make.Config, section.options, where)
+    choose_device(config.training.device)
 
 
 # Text to tokens
@@ -142,7 +151,6 @@ def _resolve(config: RunConfig, corpus: Corpus, folder: RunFolder) -> RunConfig:
         return saved.model_copy(update={"training": saved.training.model_copy(update=free)})
     make = MODELS.get(config.model.name).make
     options = set(make.Config.model_fields)
-    parse(make.Config, config.model.options, "model")
     windowed = "context" in options
     config = resolve(
         config, tokens=len(corpus.train), vocabulary=corpus.tokenizer.vocab_size, windowed=windowed, options=options

@@ -21,11 +21,12 @@ from chainrule.runs import RunFolder
 from commands import SECONDS, Command, chainrule
 
 COMMON = ["training.log_steps=4", "training.validations=5", "training.batch_size=8", "training.length=8"]
+SMALL_TRANSFORMER = ["model.embedding=8", "model.layers=1", "model.heads=2", "model.context=8"]
 KINDS = {
     # dropout on and state carried: the random state and the carried state must survive too
     "lstm": ["model.embedding=8", "model.hidden=8", "model.layers=2", "model.dropout=0.3", "model.variational=true"],
-    "transformer": ["model.embedding=8", "model.layers=1", "model.heads=2", "model.context=8", "model.dropout=0.2"],
-    "muon": ["model.embedding=8", "model.layers=1", "model.heads=2", "model.context=8", "training.optimizer=muon"],
+    "transformer": [*SMALL_TRANSFORMER, "model.dropout=0.2", "training.optimizer=adamw"],
+    "muon": [*SMALL_TRANSFORMER, "training.optimizer=muon"],
     "gru": ["model.embedding=8", "model.hidden=8", "training.average_from=0.3", "training.schedule=plateau"],
 }
 

@@ -29,7 +29,7 @@ def compare(
     json: Json = False,
 ) -> None:
     """Train several models at the same budget and print one leaderboard; what is finished is not trained again."""
-    from chainrule.compare import compare as run_comparison
+    from chainrule.comparison import compare as run_comparison
     from chainrule.config import parse_settings
     from chainrule.report import leaderboard
 
@@ -57,7 +57,5 @@ def compare(
     elif markdown:
         print(leaderboard.markdown(rows), end="")
     else:
-        from rich.console import Console
-
-        Console().print(leaderboard.table(rows))
+        leaderboard.show(rows)
         say(rows[0].protocol)

@@ -24,8 +24,6 @@ def demo(
     if json:
         print_json({"rows": [row.to_dict() for row in rows], "sample": sample})
         return
-    from rich.console import Console
-
-    Console().print(leaderboard.table(rows, title="pydoc topics, test text"))
+    leaderboard.show(rows, title="pydoc topics, test text")
     say(rows[0].protocol)
     print(f"\nA sample from the best, {rows[0].model}:\n\n{sample}")

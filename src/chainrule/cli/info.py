@@ -31,4 +31,4 @@ def info(run: RunPath, json: Json = False) -> None:
         print_json(told)
     else:
         signature = told.pop("signature")
-        print_fields({**told, **signature})
+        print_fields({**told, **{f"signature {name}": value for name, value in signature.items()}})

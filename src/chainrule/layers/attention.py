@@ -51,11 +51,22 @@ class KeyValueCache:
 
 
 def attend(
-    projected_BTX: Tensor, heads: int, cache: KeyValueCache | None, rotary: Rotary | None = None, dropout: float = 0.0
+    projected_NX: Tensor,
+    batch: int,
+    heads: int,
+    cache: KeyValueCache | None,
+    rotary: Rotary | None = None,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, KeyValueCache | None]:
-    """Causal multi-head attention from queries, keys and values side by side (X = 3D) -> BTD and the longer cache."""
-    B, T, X = projected_BTX.shape
-    parts_B3HTE = projected_BTX.view(B, T, 3, heads, X // (3 * heads)).permute(0, 2, 3, 1, 4)
+    """Causal multi-head attention of `batch` rows that stand one after the other.
+
+    projected_NX holds query, key and value of each position side by side (X = 3D) -> ND and the longer cache.
+    """
+    T, E = len(projected_NX) // batch, projected_NX.shape[1] // (3 * heads)
+    if T == 1:  # a step: nothing has to change its place
+        parts_B3HTE = projected_NX.view(batch, 3, heads, 1, E)
+    else:
+        parts_B3HTE = projected_NX.view(batch, T, 3, heads, E).permute(0, 2, 3, 1, 4)
     before = 0 if cache is None else cache.length
     if rotary is not None:
         turned = rotary(parts_B3HTE[:, :2].flatten(1, 2), before).unflatten(1, (2, heads))
@@ -69,7 +80,7 @@ def attend(
     mask = causal_mask(T, before, query_BHTE.device) if before and T > 1 else None
     whole = not before and T > 1
     mixed_BHTE = F.scaled_dot_product_attention(query_BHTE, key_BHLE, value_BHLE, mask, dropout, whole)
-    return mixed_BHTE.transpose(1, 2).reshape(B, T, X // 3), cache
+    return mixed_BHTE.transpose(1, 2).reshape(len(projected_NX), heads * E), cache
 
 
 class CausalSelfAttention(nn.Module):
@@ -83,8 +94,9 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, inputs_BTD: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, KeyValueCache | None]:
         dropout = self.dropout if self.training else 0.0
-        mixed_BTD, cache = attend(self.project_in(inputs_BTD), self.heads, cache, dropout=dropout)
-        return self.project_out(mixed_BTD), cache
+        projected_NX = self.project_in(inputs_BTD).flatten(0, 1)
+        mixed_ND, cache = attend(projected_NX, len(inputs_BTD), self.heads, cache, dropout=dropout)
+        return self.project_out(mixed_ND.view(inputs_BTD.shape)), cache
 
 
 def causal_mask(new: int, before: int, device: torch.device) -> Tensor:

@@ -2,8 +2,6 @@
 
 A first LSTM gives p_t = softmax(E (W h_{t-1} + U h_t)) over the vocabulary, E being the embedding table. The expected
 embedding under p_t feeds a second LSTM. A gate merges the first stage's features with the second's.
-softmax(E q) applied to the rows of E is attention of q over the vocabulary, so the expected embedding is computed by
-the attention kernel and the (positions × vocabulary) table of p_t is never stored.
 Legend: B batch, T time, D width of an embedding, V vocabulary.
 """
 
@@ -14,8 +12,8 @@ from typing import NamedTuple
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from chainrule.layers.expectation import expected_embedding
 from chainrule.layers.recurrence import Recurrence
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 from chainrule.types import State
@@ -66,10 +64,3 @@ class SelfRegressive(FeatureLayer):
         gate_BTD = torch.sigmoid(self.gate(torch.cat([guess_BTD, decided_BTD], 2)))
         merged_BTD = torch.lerp(decided_BTD, guess_BTD, gate_BTD)
         return merged_BTD, Stages(first, second, hidden_BTD[:, -1:])
-
-
-def expected_embedding(query_BTD: Tensor, table_VD: Tensor) -> Tensor:
-    """Σ_v softmax(table · query)_v table_v for each position -> BTD."""
-    rows_ND = query_BTD.flatten(0, -2)[None, None]
-    table = table_VD[None, None]
-    return F.scaled_dot_product_attention(rows_ND, table, table, scale=1.0).view(query_BTD.shape)

@@ -84,9 +84,8 @@ class Block(nn.Module):
     ) -> tuple[Tensor, KeyValueCache | None]:
         dropout = self.dropout if self.training else 0.0
         into, out = self.attending
-        projected_BTX = F.linear(inputs_ND, *into).unflatten(0, (batch, -1))
-        mixed_BTD, cache = attend(projected_BTX, self.heads, cache, self.rotary, dropout)
-        return self._drop(F.linear(mixed_BTD.flatten(0, 1), *out)), cache
+        mixed_ND, cache = attend(F.linear(inputs_ND, *into), batch, self.heads, cache, self.rotary, dropout)
+        return self._drop(F.linear(mixed_ND, *out)), cache
 
     def _feed(self, inputs_ND: Tensor) -> Tensor:
         widen, narrow = self.feeding
@@ -112,7 +111,8 @@ class Transformer(FeatureLayer):
         self.positions = AddedPositions(config.positions, config.context, config.embedding) if added else None
         # The sinusoidal table has entries of size 1: embeddings are brought to the same size, as published.
         self.scale = math.sqrt(config.embedding) if config.positions == "sinusoidal" else 1.0
-        self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.layers))
+        self.chain = [Block(config, rotary) for _ in range(config.layers)]
+        self.blocks = nn.ModuleList(self.chain)
         self.norm = nn.LayerNorm(config.embedding, bias=config.bias) if config.norm == "pre" else nn.Identity()
         self._initialise(config.layers)
         nn.init.normal_(embedding.weight, std=0.02)
@@ -139,9 +139,9 @@ class Transformer(FeatureLayer):
             stream_BTD = self.positions(stream_BTD, state[0].length if state else 0)
         batch, stream_ND = len(embedded_BTD), stream_BTD.flatten(0, 1)
         grown: list[KeyValueCache] = []
-        for number, block in enumerate(self.blocks):
-            stream_ND, cache = block(stream_ND, batch, state[number] if state else None)
-            grown.append(cache)
+        for number, block in enumerate(self.chain):
+            stream_ND, cache = block.forward(stream_ND, batch, state[number] if state else None)
+            grown.append(cache)  # type: ignore[arg-type]
         return self.norm(stream_ND).view(embedded_BTD.shape), grown if state is not None else None
 
 

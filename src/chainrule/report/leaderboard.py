@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from chainrule.compare import Row
+    from chainrule.comparison import Row
 
-HEADINGS = ("model", "parameters", "seconds", "memory", "perplexity", "bits/byte", "train tok/s", "generate tok/s")
+HEADINGS = ("model", "parameters", "seconds", "memory", "perplexity", "bits/byte", "train t/s", "generate t/s")
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -27,14 +28,17 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def table(rows: Sequence[Row], title: str = "") -> Table:
-    """The leaderboard for a terminal."""
-    drawn = Table(title=title or None, header_style="bold")
+def show(rows: Sequence[Row], title: str = "") -> None:
+    """Print the leaderboard, as wide as it needs to be where nobody has set a width."""
+    drawn = Table(title=title or None, header_style="bold", padding=(0, 0, 0, 1))
     for number, heading in enumerate(HEADINGS):
-        drawn.add_column(heading, justify="left" if number == 0 else "right")
+        drawn.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
     for row in rows:
         drawn.add_row(*cells(row))
-    return drawn
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    console.print(drawn)
 
 
 def markdown(rows: Sequence[Row]) -> str:

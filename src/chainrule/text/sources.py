@@ -12,6 +12,7 @@ import lzma
 import os
 import sys
 import tempfile
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -134,21 +135,28 @@ def _unpack_zstd(file: IO[bytes]) -> Iterator[bytes]:
 
 def _standard_input() -> Source:
     """Standard input, kept in a temporary file at the first reading so that it can be read again."""
-    spool: list[IO[bytes]] = []
 
     def chunks() -> Iterator[bytes]:
-        if not spool:
-            file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the source does
-            while chunk := sys.stdin.buffer.read(CHUNK):
-                file.write(chunk)
-            file.flush()
-            spool.append(file)
-        offset = 0
-        while chunk := os.pread(spool[0].fileno(), CHUNK, offset):
+        spool, offset = _spooled(sys.stdin), 0
+        while chunk := os.pread(spool.fileno(), CHUNK, offset):
             offset += len(chunk)
             yield chunk
 
     return Source("standard input", chunks)
+
+
+def _spooled(stream: IO[str]) -> IO[bytes]:
+    """All that a stream gives, in a file that lives as long as the stream does: a source opened later finds it too."""
+    if (spool := _spools.get(stream)) is None:
+        spool = tempfile.TemporaryFile()  # noqa: SIM115
+        while chunk := stream.buffer.read(CHUNK):  # type: ignore[attr-defined]
+            spool.write(chunk)
+        spool.flush()
+        _spools[stream] = spool
+    return spool
+
+
+_spools: weakref.WeakKeyDictionary[IO[str], IO[bytes]] = weakref.WeakKeyDictionary()
 
 
 def _records(name: str, chunks: Iterable[bytes], field: str) -> Iterator[bytes]:

@@ -1,0 +1,82 @@
+"""The public face in Python."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+import chainrule as cr
+from builders import pairs_text, small_options
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> cr.Run:
+    folder = tmp_path_factory.mktemp("api")
+    (folder / "text.txt").write_text(pairs_text(120))
+    settings = {
+        "model": small_options("transformer", context=16),
+        "training": {"batch_size": 8, "lr": 0.02, "device": "cpu"},
+    }
+    return cr.train(
+        folder / "text.txt", model="transformer", tokenizer="char", steps=40, out=folder / "run", settings=settings
+    )
+
+
+def test_the_public_names_are_these() -> None:
+    assert cr.__all__ == sorted(cr.__all__)
+    for name in cr.__all__:
+        assert getattr(cr, name).__doc__, name
+    with pytest.raises(AttributeError) as caught:
+        cr.trian  # noqa: B018
+    assert str(caught.value) == "module 'chainrule' has no attribute 'trian'"
+
+
+def test_a_loaded_run_is_the_trained_one(run: cr.Run, tmp_path: Path) -> None:
+    (tmp_path / "test.txt").write_text(pairs_text(20, seed=4))
+    loaded = cr.load(run.folder.path)
+    assert loaded.evaluate(tmp_path / "test.txt") == run.evaluate(tmp_path / "test.txt")
+    assert repr(loaded) == f"Run({str(run.folder.path)!r}, model='transformer')"
+    assert loaded.result["steps"] == 40
+
+
+def test_evaluation_is_the_sum_over_the_scorer(run: cr.Run, tmp_path: Path) -> None:
+    text = pairs_text(15, seed=4)
+    (tmp_path / "test.txt").write_text(text)
+    measured = run.evaluate(tmp_path / "test.txt")
+    import torch
+
+    with torch.no_grad():
+        nats = -float(run.model.log_probs(run._prompt(text)[None]).double().sum())
+    assert measured.tokens == len(text)
+    assert measured.cross_entropy == pytest.approx(nats / len(text), rel=1e-5)
+    assert measured.perplexity == pytest.approx(math.exp(nats / len(text)), rel=1e-5)
+    assert measured.bits_per_byte == pytest.approx(nats / math.log(2) / len(text), rel=1e-3)
+
+
+def test_lines_score_alike_in_any_company_and_order(run: cr.Run) -> None:
+    lines = ["abab", "", "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd", "efef", "abab"]
+    together = list(run.score(lines))
+    alone = [next(iter(run.score([line]))) for line in lines]
+    assert [one.tokens for one in together] == [len(line) + 1 for line in lines]
+    assert [one.log_prob for one in together] == pytest.approx([one.log_prob for one in alone], abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 3}, {"top_k": 4, "seed": 5}], ids=str)
+@pytest.mark.parametrize("prompt", ["", "ab", "abab\ncd", "ab\n"])
+def test_streaming_gives_what_generating_gives(run: cr.Run, prompt: str, options: dict[str, float]) -> None:
+    pieces = list(run.stream(prompt, max_new_tokens=25, **options))  # type: ignore[arg-type]
+    whole = run.generate(prompt, max_new_tokens=25, **options)[0]  # type: ignore[arg-type]
+    assert "".join(pieces).rstrip("\n") == whole.text.rstrip("\n")
+    assert whole.text.startswith(prompt.rstrip("\n"))
+    assert whole.tokens == 25
+
+
+def test_a_beam_finds_what_is_at_least_as_probable_as_greedy(run: cr.Run) -> None:
+    greedy = run.generate("ab", max_new_tokens=6, num_beams=1)[0].text
+    best = run.generate("ab", max_new_tokens=6, num_beams=5, length_penalty=0.0)[0]
+    assert best.log_prob is not None
+    tokens = run._prompt(greedy)[None]
+    greedy_log_prob = float(run.model.log_probs(tokens)[0, 2:].detach().sum())
+    assert best.log_prob >= greedy_log_prob - 1e-4

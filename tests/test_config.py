@@ -1,0 +1,99 @@
+"""Configurations: what is written is read, the later wins, and what is wrong becomes one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chainrule.api import make_config
+from chainrule.config import RunConfig, merge, parse, parse_settings, read_toml, write_toml
+from chainrule.errors import ConfigError
+from chainrule.machine import choose_device, physical_cores
+from chainrule.training.presets import choose_tokenizer, resolve
+
+
+def test_a_configuration_written_and_read_is_the_same(tmp_path: Path) -> None:
+    values = {
+        "seed": 7,
+        "data": {"train": ["a.txt", "b"], "held_out": 0.1},
+        "model": {"name": "gru", "hidden": 12},
+        "training": {"minutes": 1.5, "optimizer": "muon", "lr": 0.01},
+    }
+    config = parse(RunConfig, values)
+    (tmp_path / "config.toml").write_text(write_toml(config))
+    assert parse(RunConfig, read_toml(tmp_path / "config.toml")) == config
+    assert config.model.options == {"hidden": 12}
+
+
+def test_settings_are_nested_values_of_their_own_types() -> None:
+    read = parse_settings(["model.hidden=200", "model.tied=false", "training.lr=1e-3", "model.name=gru", "seed=3"])
+    assert read == {"model": {"hidden": 200, "tied": False, "name": "gru"}, "training": {"lr": 0.001}, "seed": 3}
+    assert parse_settings(["output.cutoffs=[2, 5]"]) == {"output": {"cutoffs": [2, 5]}}
+
+
+def test_a_file_gives_way_to_named_options_and_these_to_settings(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text('seed = 4\n[model]\nname = "gru"\nhidden = 5\nembedding = 6\n')
+    named = {"seed": None, "model": {"name": "rnn"}, "training": {"steps": 9, "minutes": None}}
+    config = make_config(tmp_path / "recipe.toml", named, {"model": {"hidden": 7}})
+    assert (config.seed, config.model.name, config.training.steps) == (4, "rnn", 9)
+    assert config.model.options == {"hidden": 7, "embedding": 6}
+    assert (config.output.name, config.objective.name) == ("softmax", "likelihood")
+    assert merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}, "d": {"e": 5}}) == {
+        "a": {"b": 4, "c": 2},
+        "d": {"e": 5},
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"training": {"lr": 0}}, "training.lr = 0: input should be greater than 0"),
+        ({"training": {"steps": "many"}}, "training.steps = 'many': input should be a valid integer, unable to parse"),
+        ({"sed": 1}, "unknown option 'sed': did you mean 'seed'?"),
+        ({"data": {"feild": "x"}}, "unknown option 'data.feild': did you mean 'data.field'?"),
+    ],
+)
+def test_what_is_wrong_becomes_one_sentence(values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(RunConfig, values)
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+def test_presets_leave_what_was_given_and_fill_in_the_rest() -> None:
+    given = parse(RunConfig, {"model": {"name": "lstm", "hidden": 33}, "training": {"steps": 5, "length": 11}})
+    options = {"embedding", "hidden", "dropout"}
+    chosen = resolve(given, tokens=10_000, vocabulary=60, windowed=False, options=options)
+    assert (chosen.model.options["hidden"], chosen.training.length, chosen.training.steps) == (33, 11, 5)
+    assert chosen.training.batching == "stream"
+    assert None not in (chosen.training.batch_size, chosen.training.lr)
+    assert (chosen.training.minutes, chosen.training.epochs) == (None, None)
+    windowed = resolve(given, tokens=10_000, vocabulary=60, windowed=True, options={*options, "context"})
+    assert windowed.training.batching == "blocks"
+    endless = resolve(parse(RunConfig, {}), tokens=10_000, vocabulary=60, windowed=False, options=options)
+    assert endless.training.minutes is not None
+
+
+def test_the_tokeniser_is_chosen_by_the_text() -> None:
+    def kind(sample: str, size: int) -> str | None:
+        return choose_tokenizer(RunConfig().tokenizer, sample, size).kind
+
+    assert kind("the <unk> sat", 5_000_000) == "word"
+    assert kind("白日依山盡黃河入海流", 5_000_000) == "char"
+    assert kind("plain prose", 10_000) == "char"
+    assert kind("plain prose", 5_000_000) == "bpe"
+
+
+def test_devices_that_do_not_exist_have_their_sentences() -> None:
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(ConfigError) as caught:
+        choose_device("gpu")
+    assert str(caught.value) == "training.device = 'gpu' is no device; use auto, cpu, cuda or mps"
+
+
+def test_the_number_of_threads_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert physical_cores() == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert physical_cores() >= 1

@@ -1,0 +1,39 @@
+"""The demonstration, made small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chainrule import demo
+from chainrule.fitting import Listener
+
+
+def test_the_text_that_comes_with_python_is_large_enough_and_split_without_loss(tmp_path: Path) -> None:
+    text = demo.builtin_text()
+    assert len(text.encode()) > 400_000
+    paths = demo.write_splits(tmp_path)
+    parts = [paths[name].read_text(encoding="utf-8") for name in ("train", "valid", "test")]
+    assert "".join(parts) == text
+    lines = [part.count("\n") for part in parts]
+    assert lines[0] / sum(lines) == pytest.approx(0.8, abs=0.01)
+    assert lines[1] / sum(lines) == pytest.approx(0.1, abs=0.01)
+
+
+def test_it_trains_measures_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "MODELS", ("average", "rnn"))
+    text = "\n".join(demo.builtin_text().splitlines()[:900]) + "\n"
+    monkeypatch.setattr(demo, "builtin_text", lambda: text)
+    notes: list[str] = []
+    rows, sample = demo.run_demo(tmp_path, 0.5, Listener(note=notes.append))
+    assert {row.model for row in rows} == {"average", "rnn"}
+    assert rows[0].bits_per_byte <= rows[1].bits_per_byte < 8
+    assert all(row.train_tokens_per_second > 0 and row.generate_tokens_per_second > 0 for row in rows)
+    assert sample.startswith("The ")
+    assert len(sample) > 20
+    assert sum(note.endswith("bits per byte") for note in notes) == 2
+    again, same = demo.run_demo(tmp_path, 0.5, Listener(note=notes.append))
+    assert same == sample
+    assert [row.bits_per_byte for row in again] == [row.bits_per_byte for row in rows]
+    assert sum("is finished already" in note for note in notes) == 2
