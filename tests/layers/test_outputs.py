@@ -144,19 +144,6 @@ def test_likelihood_layers_lose_the_exact_likelihood(name: str, stored: int, mon
     torch.testing.assert_close(gradient(loss, layer), gradient(exact, layer))
 
 
-@pytest.mark.parametrize("name", ["hierarchical", "sampled", "nce"])
-def test_sparse_gradients_hold_the_same_numbers_in_few_rows(name: str) -> None:
-    (hidden, targets), grads = positions(1000), []
-    for sparse in (False, True):
-        layer = build(name, 1000, sparse=sparse, **({} if name == "hierarchical" else {"samples": 20}))
-        torch.manual_seed(4)
-        layer.loss(hidden, targets).backward()
-        grads.append(next(p.grad for p in layer.parameters() if p.dim() == 2))
-    assert grads[1].is_sparse
-    assert grads[1]._nnz() == (grads[0] != 0).any(1).sum() < 150
-    torch.testing.assert_close(grads[1].to_dense(), grads[0])
-
-
 @pytest.mark.parametrize("name", ["softmax", "sampled", "nce"])
 def test_tied_weights_take_gradients_from_both_uses(name: str) -> None:
     layer, (_, targets) = build(name, 50), positions(50)

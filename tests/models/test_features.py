@@ -5,6 +5,7 @@ Legend: B batch, T time, V vocabulary, D width, N order.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -187,6 +188,8 @@ def test_recurrent_models_are_torchs_layers_between_embedding_and_softmax(
 @pytest.mark.parametrize("name", ["rnn", "lstm", "lstm-peephole", "lstm-coupled", "gru", "sr"])
 def test_the_gradient_through_time_is_a_finite_difference(name: str) -> None:
     model = small_model(name, embedding=4, hidden=4).double().train()
+    if name == "sr":  # its guess takes the table as a constant, so a finite difference must not move that either
+        model.features._embedding = [copy.deepcopy(model.embedding)]
     tokens = some_tokens(2, 7)
     batch = Batch(tokens[:, :-1], tokens[:, 1:])
 

@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 
-from chainrule.config import RunConfig, TokenizerConfig, merge, parse
+from chainrule.config import RunConfig, TokenizerConfig, TrainingConfig, merge, parse
+
+ATTENDING = ("transformer", "conv-attention")
+"""Models whose weight is in attention and feed-forward layers."""
 
 MINUTES = 5.0
 """The budget when none is given."""
@@ -35,37 +38,37 @@ def _share_of_chinese(sample: str) -> float:
 def resolve(config: RunConfig, *, tokens: int, vocabulary: int, windowed: bool, options: set[str]) -> RunConfig:
     """The configuration with every open choice made. `options` are the names of the model's options."""
     given = config.model_dump(exclude_none=True)
-    budget = _budget(config)
-    model = {
-        name: value for name, value in _shape(config.model.name, tokens, vocabulary, budget).items() if name in options
-    }
-    model = {**model, **config.model.options}
+    budget = _budget(config.training)
+    shape = _shape(config.model.name, tokens, vocabulary, {**given["training"], **budget})
+    model = {name: value for name, value in shape.items() if name in options} | config.model.options
     training = {**_training(config, tokens, windowed, model), **budget}
     return parse(RunConfig, merge({"model": model, "training": training}, given))
 
 
-def _budget(config: RunConfig) -> dict[str, Any]:
+def _budget(training: TrainingConfig) -> dict[str, Any]:
     """No budget given: some minutes, but not so many passes over a small text that it is learned by heart."""
-    t = config.training
-    return {} if t.minutes or t.steps or t.epochs else {"minutes": MINUTES, "epochs": 60.0}
+    given = training.minutes or training.steps or training.epochs
+    return {} if given else {"minutes": MINUTES, "epochs": 60.0}
 
 
-def _shape(name: str, tokens: int, vocabulary: int, budget: dict[str, Any]) -> dict[str, Any]:
-    """Width and dropout by the amount of text: a small text cannot feed many weights and is soon seen too often."""
-    letters = vocabulary < 512
-    if tokens < 300_000:
-        width, dropout = 128, 0.2
-    elif tokens < 20_000_000:
-        width, dropout = 256, 0.1 if letters else 0.3
-    else:
-        width, dropout = 512, 0.0
-    attends = name in ("transformer", "conv-attention")
+def _shape(name: str, tokens: int, vocabulary: int, training: dict[str, Any]) -> dict[str, Any]:
+    """Width by the amount of text and of time, dropout by how often the text will be seen."""
+    by_text = 128 if tokens < 300_000 else 256 if tokens < 20_000_000 else 512
+    by_time = 128 if training.get("minutes", 10) < 3 else 256 if training.get("minutes", 10) < 45 else 512
+    passes = _passes(tokens, training)
+    dropout = 0.0 if passes < 3 else 0.1 if passes < 10 else 0.3
     return {
-        "embedding": width,
-        "hidden": width,
-        "dropout": min(dropout, 0.1) if attends else dropout,
-        "context": 128 if letters else 64,
+        "embedding": min(by_text, by_time),
+        "hidden": min(by_text, by_time),
+        "dropout": min(dropout, 0.1) if name in ATTENDING else dropout,
+        "context": 128 if vocabulary < 512 else 64,
     }
+
+
+def _passes(tokens: int, training: dict[str, Any]) -> float:
+    """About how often a budget lets the text be seen, at some thousand tokens a second and a thousand a step."""
+    by_budget = {"epochs": 1.0, "minutes": 60 * 6000 / tokens, "steps": 1000 / tokens}
+    return min(training[name] * passes for name, passes in by_budget.items() if name in training)
 
 
 def _training(config: RunConfig, tokens: int, windowed: bool, model: dict[str, Any]) -> dict[str, Any]:
@@ -74,6 +77,7 @@ def _training(config: RunConfig, tokens: int, windowed: bool, model: dict[str, A
     length = t.length or (model.get("context", 64) if batching == "blocks" else 35 if tokens > 50_000 else 20)
     rows = t.batch_size or max(1, min(2048 // length if batching == "blocks" else 32, tokens // (8 * length)))
     # Muon takes fewer steps to the same loss with attention; recurrent matrices gain nothing from it.
-    optimizer = t.optimizer or ("muon" if windowed and hasattr(torch.optim, "Muon") else "adamw")
-    rate = {"adamw": 2e-3, "sgd": 10.0, "muon": 0.02}[optimizer]
+    muon = config.model.name in ATTENDING and hasattr(torch.optim, "Muon")
+    optimizer = t.optimizer or ("muon" if muon else "adamw")
+    rate = {"adamw": 3e-3, "sgd": 10.0, "muon": 0.02}[optimizer]
     return {"batching": batching, "length": length, "batch_size": rows, "optimizer": optimizer, "lr": rate}

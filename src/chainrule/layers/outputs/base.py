@@ -121,8 +121,3 @@ def distinct(ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
 def weighted_sum(values_N: Tensor, weights_N: Tensor | None) -> Tensor:
     """Σ weight · value, a scalar; no weights are ones."""
     return values_N.sum() if weights_N is None else (values_N * weights_N).sum()
-
-
-def gather_rows(weight_VD: Tensor, rows_R: Tensor, *, sparse: bool) -> Tensor:
-    """Rows of a table as RD; with `sparse` its gradient holds these rows alone."""
-    return functional.embedding(rows_R, weight_VD, sparse=sparse)

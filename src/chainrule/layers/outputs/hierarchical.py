@@ -17,16 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from chainrule.layers.outputs.base import OutputConfig, OutputLayer, distinct, gather_rows, weighted_sum
+from chainrule.layers.outputs.base import OutputConfig, OutputLayer, distinct, weighted_sum
 from chainrule.registry import OUTPUTS
 from chainrule.types import Vocabulary
 
 ROWS = 1024
 """Positions whose nodes are gathered together; more would multiply positions by nodes that they do not need."""
-
-
-class HierarchicalConfig(OutputConfig):
-    sparse: bool = False
 
 
 class Level(NamedTuple):
@@ -42,16 +38,14 @@ class Level(NamedTuple):
 class Hierarchical(OutputLayer):
     """p(w | h) = Π σ(±(node·h + b)) over the inner nodes above w."""
 
-    Config = HierarchicalConfig
     name = "hierarchical"
     children_I2: Tensor
     path_VL: Tensor
     sign_VL: Tensor
     levels: list[Level]
 
-    def __init__(self, config: HierarchicalConfig, width: int, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: OutputConfig, width: int, vocabulary: Vocabulary) -> None:
         super().__init__(config, width, vocabulary)
-        self.sparse = config.sparse
         inner = vocabulary.size - 1
         children_I2, mass_I2 = huffman(np.asarray(vocabulary.counts_V, dtype=np.int64) + 1)
         self.weight_ID = nn.Parameter(torch.empty(inner, width).uniform_(-(width**-0.5), width**-0.5))
@@ -72,7 +66,7 @@ class Hierarchical(OutputLayer):
         """log p of the targets, N: the nodes of all their paths are scored by one product, then picked."""
         path_NL, sign_NL = self.path_VL[targets_N].long(), self.sign_VL[targets_N]
         rows_R, place_I = distinct(path_NL, self.size - 1)
-        nodes_RD = gather_rows(self.weight_ID, rows_R, sparse=self.sparse)
+        nodes_RD = functional.embedding(rows_R, self.weight_ID)
         score_NR = functional.linear(hidden_ND, nodes_RD, self.bias_I[rows_R]).to(nodes_RD.dtype)
         decision_NL = functional.logsigmoid(score_NR.gather(1, place_I[path_NL]) * sign_NL)
         return (decision_NL * sign_NL.abs()).sum(1)

@@ -21,7 +21,6 @@ from chainrule.layers.outputs.base import (
     WordVectors,
     distinct,
     frequency_order,
-    gather_rows,
     weighted_sum,
 )
 from chainrule.layers.outputs.fused import linear_cross_entropy
@@ -33,7 +32,6 @@ class SamplerConfig(OutputConfig):
     samples: int = Field(default=1024, ge=1)
     proposal: Literal["log-uniform", "unigram"] = "log-uniform"
     power: float = Field(default=1.0, ge=0.0)  # of the unigram proposal: below 1 flattens it
-    sparse: bool = False
 
 
 class NceConfig(SamplerConfig):
@@ -82,12 +80,11 @@ class _SampledLayer(WordVectors):
     def __init__(self, config: SamplerConfig, width: int, vocabulary: Vocabulary) -> None:
         super().__init__(config, width, vocabulary)
         self.proposal = Proposal(config, vocabulary)
-        self.sparse = config.sparse
 
     def _rows(self, targets_N: Tensor, drawn_S: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(rows_R of all words needed, their vectors RD, their biases R, where each word of the vocabulary is in R)."""
         rows_R, place_V = distinct(torch.cat([targets_N, drawn_S]), self.size)
-        vectors_RD = gather_rows(self.weight_VD, rows_R, sparse=self.sparse)
+        vectors_RD = functional.embedding(rows_R, self.weight_VD)
         return rows_R, vectors_RD, self.bias_V[rows_R], place_V
 
 
