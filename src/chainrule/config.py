@@ -45,7 +45,7 @@ class TokenizerConfig(Section):
 
     kind: str | None = Field(None, description="word, char, byte, bpe, unigram, jieba, or a tokenizer file")
     vocab_size: int | None = Field(None, ge=2)
-    min_count: int = Field(1, ge=1, description="rarer words become <unk>")
+    min_count: int | None = Field(None, ge=1, description="rarer words become <unk>")
     split: Literal["space", "unicode"] = Field("space", description="where the word tokeniser cuts")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from chainrule.config import DataConfig, RunConfig, parse
+from chainrule.config import DataConfig, RunConfig, TokenizerConfig, parse
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError
@@ -51,6 +51,7 @@ class Corpus:
     """A text to train on and one to validate with, as tokens of one tokeniser."""
 
     tokenizer: Tokenizer
+    options: TokenizerConfig  # that the tokeniser was fitted with
     train: TokenStore
     valid: TokenStore
 
@@ -112,9 +113,9 @@ def _corpus(config: RunConfig, folder: RunFolder, listener: Listener) -> Corpus:
     texts, valid = training_texts(config.data)
     if valid is texts:
         listener.note(f"{texts.name} is one line, nothing can be held out: validating on the training text itself")
-    tokenizer = _tokenizer(config, texts, folder, listener)
+    tokenizer, options = _tokenizer(config, texts, folder, listener)
     store = open_store(texts, tokenizer, progress=listener.tokenized)
-    corpus = Corpus(tokenizer, store, open_store(valid, tokenizer))
+    corpus = Corpus(tokenizer, options, store, open_store(valid, tokenizer))
     if len(corpus.train) < 2:
         raise DataError(f"{texts.name} has {len(corpus.train)} token(s); training needs at least 2, give it more text.")
     return corpus
@@ -128,15 +129,20 @@ def training_texts(data: DataConfig) -> tuple[Texts, Texts]:
     return hold_out(texts, data.held_out) or (texts, texts)
 
 
-def _tokenizer(config: RunConfig, texts: Texts, folder: RunFolder, listener: Listener) -> Tokenizer:
+def _tokenizer(
+    config: RunConfig, texts: Texts, folder: RunFolder, listener: Listener
+) -> tuple[Tokenizer, TokenizerConfig]:
+    """The run's tokeniser, fitted or read, and the options it was fitted with."""
     if folder.exists() and (folder.path / "tokenizer.json").exists():
-        return folder.read_tokenizer()
+        return folder.read_tokenizer(), folder.read_config().tokenizer
     sample = next(texts.blocks()).data[:100_000].decode(errors="replace")
     chosen = choose_tokenizer(config.tokenizer, sample, texts.size)
     listener.note(f"tokeniser: {chosen.kind}")
     options = {"split": chosen.split} if chosen.kind == "word" else {}
-    kind = str(chosen.kind)
-    return train_tokenizer(kind, texts, vocab_size=chosen.vocab_size, min_count=chosen.min_count, **options)
+    tokenizer = train_tokenizer(
+        str(chosen.kind), texts, vocab_size=chosen.vocab_size, min_count=chosen.min_count or 1, **options
+    )
+    return tokenizer, chosen.model_copy(update={"vocab_size": tokenizer.vocab_size})
 
 
 # The model and its surroundings
@@ -155,10 +161,7 @@ def _resolve(config: RunConfig, corpus: Corpus, folder: RunFolder) -> RunConfig:
     config = resolve(
         config, tokens=len(corpus.train), vocabulary=corpus.tokenizer.vocab_size, windowed=windowed, options=options
     )
-    tokenizer = config.tokenizer.model_copy(
-        update={"kind": config.tokenizer.kind or corpus.tokenizer.kind, "vocab_size": corpus.tokenizer.vocab_size}
-    )
-    return config.model_copy(update={"tokenizer": tokenizer})
+    return config.model_copy(update={"tokenizer": corpus.options})
 
 
 def _model(config: RunConfig, corpus: Corpus) -> nn.Module:

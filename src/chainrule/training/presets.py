@@ -20,15 +20,16 @@ MINUTES = 5.0
 
 def choose_tokenizer(config: TokenizerConfig, sample: str, size: int) -> TokenizerConfig:
     """A tokeniser for a text of `size` bytes that begins like `sample`."""
+    prepared = "<unk>" in sample  # somebody made words of it and replaced the rare ones
     if config.kind is not None:
-        return config
-    if "<unk>" in sample:
-        kind = "word"  # somebody prepared this text as words
-    elif _share_of_chinese(sample) > 0.3 or size < 300_000:
-        kind = "char"
+        kind = config.kind
+    elif prepared:
+        kind = "word"
     else:
-        kind = "bpe"
-    return config.model_copy(update={"kind": kind})
+        kind = "char" if _share_of_chinese(sample) > 0.3 or size < 300_000 else "bpe"
+    # Words seen once stand in for those never seen: a model that never met <unk> would find it impossible.
+    once = kind in ("word", "jieba") and not prepared and config.vocab_size is None
+    return config.model_copy(update={"kind": kind, "min_count": config.min_count or (2 if once else 1)})
 
 
 def _share_of_chinese(sample: str) -> float:
@@ -68,7 +69,7 @@ def _shape(name: str, tokens: int, vocabulary: int, training: dict[str, Any]) ->
 def _passes(tokens: int, training: dict[str, Any]) -> float:
     """About how often a budget lets the text be seen, at some thousand tokens a second and a thousand a step."""
     by_budget = {"epochs": 1.0, "minutes": 60 * 6000 / tokens, "steps": 1000 / tokens}
-    return min(training[name] * passes for name, passes in by_budget.items() if name in training)
+    return min(float(training[name]) * passes for name, passes in by_budget.items() if name in training)
 
 
 def _training(config: RunConfig, tokens: int, windowed: bool, model: dict[str, Any]) -> dict[str, Any]:
