@@ -1,0 +1,87 @@
+"""What is chosen when nobody chose, case by case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from chainrule.api import make_config
+from chainrule.config import RunConfig, TokenizerConfig
+from chainrule.training.presets import choose_tokenizer, resolve
+
+ENGLISH = "The quick brown fox jumps over the lazy dog.\n" * 100
+
+
+def resolved(model: str = "lstm", tokens: int = 1_000_000, vocabulary: int = 8000, **training: Any) -> RunConfig:
+    config = make_config(None, {"model": {"name": model}}, {"training": training})
+    options = {"embedding", "hidden", "dropout", *(["context"] if model == "transformer" else [])}
+    return resolve(config, tokens=tokens, vocabulary=vocabulary, windowed=model == "transformer", options=options)
+
+
+@pytest.mark.parametrize(
+    ("sample", "size", "kind", "min_count"),
+    [
+        (ENGLISH, 5_000_000, "bpe", 1),
+        (ENGLISH, 10_000, "char", 1),
+        ("九陌雲初霽，皇衢柳已新。\n" * 50, 5_000_000, "char", 1),
+        (" mr. <unk> is chairman\n", 5_000_000, "word", 1),
+    ],
+)
+def test_the_tokeniser_follows_the_text(sample: str, size: int, kind: str, min_count: int) -> None:
+    chosen = choose_tokenizer(TokenizerConfig(), sample, size)
+    assert (chosen.kind, chosen.min_count) == (kind, min_count)
+
+
+@pytest.mark.parametrize(
+    ("sample", "given", "min_count"),
+    [
+        (ENGLISH, {"kind": "word"}, 2),
+        (ENGLISH, {"kind": "word", "vocab_size": 100}, 1),
+        (ENGLISH, {"kind": "word", "min_count": 3}, 3),
+        ("<unk>", {"kind": "word"}, 1),
+        (ENGLISH, {"kind": "bpe"}, 1),
+    ],
+)
+def test_words_seen_once_become_unknown_unless_the_text_has_unknown_words(
+    sample: str, given: dict[str, Any], min_count: int
+) -> None:
+    assert choose_tokenizer(TokenizerConfig(**given), sample, 10**6).min_count == min_count
+
+
+def test_without_a_budget_there_are_five_minutes_and_a_limit_of_passes() -> None:
+    training = resolved().training
+    assert (training.minutes, training.epochs, training.steps) == (5.0, 60.0, None)
+    assert resolved(steps=7).training.minutes is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "minutes", "width"),
+    [(100_000, 60, 128), (10**6, 60, 256), (10**8, 60, 512), (10**8, 10, 256), (10**8, 1, 128)],
+)
+def test_width_grows_with_text_and_time(tokens: int, minutes: float, width: int) -> None:
+    assert resolved(tokens=tokens, minutes=minutes).model.options["hidden"] == width
+
+
+@pytest.mark.parametrize(("epochs", "dropout"), [(1, 0.0), (5, 0.1), (20, 0.3)])
+def test_dropout_grows_with_the_passes_over_the_text(epochs: float, dropout: float) -> None:
+    assert resolved(epochs=epochs).model.options["dropout"] == dropout
+
+
+def test_what_is_given_is_kept() -> None:
+    config = make_config(
+        None,
+        {"model": {"name": "lstm", "hidden": 77}},
+        {"training": {"lr": 0.5, "batch_size": 3, "length": 4, "steps": 1}},
+    )
+    made = resolve(config, tokens=10**6, vocabulary=100, windowed=False, options={"hidden", "embedding"})
+    assert made.model.options == {"embedding": 256, "hidden": 77}
+    assert (made.training.lr, made.training.batch_size, made.training.length) == (0.5, 3, 4)
+
+
+def test_attention_trains_by_muon_and_recurrence_by_adamw() -> None:
+    assert resolved("lstm").training.optimizer == "adamw"
+    assert resolved("transformer").training.optimizer == ("muon" if hasattr(torch.optim, "Muon") else "adamw")
+    assert resolved("transformer").training.batching == "blocks"
+    assert resolved("lstm").training.batching == "stream"
