@@ -78,7 +78,7 @@ def test_saved_and_loaded_gives_identical_numbers(name: str) -> None:
     other = Vocabulary(100, 0, np.arange(100))  # what follows from the counts comes with the checkpoint
     loaded = OUTPUTS.get(name).make(layer.config, WIDTH, other)
     if name == "adaptive":  # the bands have the shape that the counts gave them
-        cutoffs = tuple(layer.softmax.cutoffs[:-1])
+        cutoffs = tuple(layer.ends[:-1])
         loaded = OUTPUTS.get(name).make(type(layer).Config(cutoffs=cutoffs), WIDTH, other)
     loaded.load_state_dict(layer.state_dict())
     assert torch.equal(loaded.log_probs(hidden), layer.log_probs(hidden))
@@ -332,11 +332,35 @@ def test_hierarchical_gradient_equals_that_of_the_plain_product() -> None:
 def test_adaptive_puts_the_frequent_words_in_the_short_list() -> None:
     words = vocabulary(1000)
     layer = build("adaptive", 1000)
-    shortlist = layer.softmax.cutoffs[0]
+    shortlist = layer.ends[0]
     frequent = set(np.argsort(-words.counts_V, kind="stable")[:shortlist].tolist())
     assert {word for word in range(1000) if layer.rank_V[word] < shortlist} == frequent
     covered = sum(words.counts_V[list(frequent)] + 1) / (words.counts_V + 1).sum()
     assert 0.7 <= covered < 0.71
+
+
+def make_adaptive() -> OutputLayer:
+    make = OUTPUTS.get("adaptive").make
+    return make(make.Config(), WIDTH, vocabulary(1000))
+
+
+def test_adaptive_agrees_with_torchs_own_and_starts_from_the_frequencies() -> None:
+    layer, fresh, (hidden, _) = build("adaptive", 1000), make_adaptive(), positions(1000)
+    torch.testing.assert_close(
+        fresh.log_probs(torch.zeros(1, WIDTH))[0].double(),
+        torch.from_numpy(np.log((vocabulary(1000).counts_V + 1) / (vocabulary(1000).counts_V + 1).sum())),
+        atol=1e-5,
+        rtol=0,
+    )
+    twin = torch.nn.AdaptiveLogSoftmaxWithLoss(WIDTH, 1000, layer.ends[:-1], head_bias=True)
+    with torch.no_grad():
+        twin.head.weight.copy_(layer.head.weight)
+        twin.head.bias.copy_(layer.head.bias)
+        for theirs, project, band in zip(twin.tail, layer.projects, layer.bands, strict=True):
+            band.bias.zero_()  # torch's bands have none
+            theirs[0].weight.copy_(project.weight)
+            theirs[1].weight.copy_(band.weight)
+    torch.testing.assert_close(layer.log_probs(hidden), twin.log_prob(hidden)[:, layer.rank_V])
 
 
 @pytest.mark.parametrize("width", [4, 8, 16, 200])
