@@ -38,7 +38,7 @@ class TransformerConfig(LanguageModelConfig):
     context: int = Field(256, ge=2, description="most tokens the model sees at once")
     positions: Literal["rotary", "sinusoidal", "learned", "none"] = "rotary"
     norm: Literal["pre", "post"] = "pre"
-    activation: Literal["gelu", "gelu-tanh", "relu", "relu2"] = "gelu"
+    activation: Literal["relu2", "gelu", "gelu-tanh", "relu"] = "relu2"
     bias: bool = Field(False, description="biases in the linear layers and norms")
 
 
