@@ -76,7 +76,8 @@ def _training(config: RunConfig, tokens: int, windowed: bool, model: dict[str, A
     t = config.training
     batching = t.batching or ("blocks" if windowed else "stream")
     length = t.length or (model.get("context", 64) if batching == "blocks" else 35 if tokens > 50_000 else 20)
-    rows = t.batch_size or max(1, min(2048 // length if batching == "blocks" else 32, tokens // (8 * length)))
+    block = 1024 if tokens < 1_000_000 else 2048
+    rows = t.batch_size or max(1, min(block // length if batching == "blocks" else 32, tokens // (8 * length)))
     # Muon takes fewer steps to the same loss with attention; recurrent matrices gain nothing from it.
     muon = config.model.name in ATTENDING and hasattr(torch.optim, "Muon")
     optimizer = t.optimizer or ("muon" if muon else "adamw")
