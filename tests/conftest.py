@@ -14,7 +14,7 @@ import torch
 
 @pytest.fixture(scope="session", autouse=True)
 def surroundings() -> Iterator[None]:
-    """Tokens are kept in a folder of this session alone."""
+    """Tokens are kept in a folder of this test run alone."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as cache, pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHAINRULE_CACHE", cache)
