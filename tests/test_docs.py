@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shlex
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,7 +109,9 @@ def at_desk(desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_python_runs(snippet: Snippet) -> None:
     code = compile(snippet.text, snippet.name, "exec")
     if re.search(r"^(import|from) ", snippet.text, re.MULTILINE):  # without imports it is an excerpt
-        exec(code, {"__name__": "snippet"})
+        names = {"__name__": "snippet"}
+        exec(code, names)
+        assert set(code.co_names) & set(names), "the snippet ran to its end but left nothing behind"
 
 
 @pytest.mark.parametrize("line", commands())
@@ -138,6 +141,10 @@ def test_toml_is_a_configuration(snippet: Snippet, tmp_path: Path) -> None:
     file.write_text(snippet.text, encoding="utf-8")
     config = make_config(file, {}, {})
     parse(MODELS.get(config.model.name).make.Config, config.model.options, "model")
+    understood = config.model_dump(mode="json")
+    for section, options in tomllib.loads(snippet.text).items():
+        for name, value in options.items() if isinstance(options, dict) else ():
+            assert understood[section][name] == value
 
 
 # Links and words

@@ -78,7 +78,7 @@ def _training(config: RunConfig, tokens: int, windowed: bool, model: dict[str, A
     length = t.length or (model.get("context", 64) if batching == "blocks" else 35 if tokens > 50_000 else 20)
     block = 1024 if tokens < 1_000_000 else 2048
     rows = t.batch_size or max(1, min(block // length if batching == "blocks" else 32, tokens // (8 * length)))
-    # Muon takes fewer steps to the same loss with attention; recurrent matrices gain nothing from it.
+    # Muon took fewer tokens to the same loss with attention; an LSTM, tried briefly, gained nothing from it.
     muon = config.model.name in ATTENDING and hasattr(torch.optim, "Muon")
     optimizer = t.optimizer or ("muon" if muon else "adamw")
     rate = {"adamw": 3e-3, "sgd": 10.0, "muon": 0.02}[optimizer]
