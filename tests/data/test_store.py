@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chainrule.data import store as store_module
 from chainrule.data.store import TokenStore, default_cache, open_store
 from chainrule.errors import DataError, DiskError
-from chainrule.text import Texts, Tokenizer, text_of, train_tokenizer
+from chainrule.text import Texts, Tokenizer, open_texts, text_of, train_tokenizer
 from chainrule.text.residue import ResidueMeter
 from chainrule.text.sources import Source
 
@@ -27,13 +27,14 @@ def words() -> Tokenizer:
     return train_tokenizer("word", text_of("the cat sat on the mat\n"))
 
 
-def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on nothing may be tokenised."""
+def forbid(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """From now on none of these of the store may be used."""
 
     def refuse(*_: object) -> None:
-        raise AssertionError("tokenised again")
+        raise AssertionError("done again")
 
-    monkeypatch.setattr(store_module, "_write", refuse)
+    for name in names:
+        monkeypatch.setattr(store_module, name, refuse)
 
 
 def test_what_it_holds(words: Tokenizer, tmp_path: Path) -> None:
@@ -55,11 +56,63 @@ def test_used_again_when_nothing_changed(words: Tokenizer, tmp_path: Path, monke
     other_text = open_store(text_of(TEXT + "!"), words, cache=tmp_path)
     other_words = open_store(text_of(TEXT), train_tokenizer("char", text_of(TEXT)), cache=tmp_path)
     assert len({first.fingerprint, other_text.fingerprint, other_words.fingerprint}) == 3
-    forbid(monkeypatch)
+    assert first.residue_bits > 0
+    forbid(monkeypatch, "_write", "_encoded", "ResidueMeter")
     again = open_store(text_of(TEXT), words, cache=tmp_path)
     assert again.tokens.tolist() == first.tokens.tolist()
-    assert vars(again).keys() == vars(first).keys()
     assert (again.oov, again.residue_bits, again.fingerprint) == (first.oov, first.residue_bits, first.fingerprint)
+
+
+def test_residue_is_measured_when_asked_for(words: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        forbid(patched, "ResidueMeter")
+        store = open_store(text_of(TEXT), words, cache=tmp_path)
+    assert not (store.folder / "residue.json").exists()
+    assert store.oov == 3
+    assert json.loads((store.folder / "residue.json").read_text()) == {"oov": 3, "bits": store.residue_bits}
+
+
+def test_nothing_is_measured_where_tokens_tell_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid(monkeypatch, "ResidueMeter")
+    store = open_store(text_of(TEXT), train_tokenizer("byte", text_of(TEXT)), cache=tmp_path)
+    assert (store.oov, store.residue_bits) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "{", "[1, 2]", '{"oov": 3}', '{"oov": "3", "bits": 1.0}', '{"oov": 3, "bits": null}']
+)
+def test_damaged_residue_is_measured_again(words: Tokenizer, tmp_path: Path, damaged: str) -> None:
+    store = open_store(text_of(TEXT), words, cache=tmp_path)
+    expected = (store.oov, store.residue_bits)
+    (store.folder / "residue.json").write_text(damaged)
+    again = open_store(text_of(TEXT), words, cache=tmp_path)
+    assert (again.oov, again.residue_bits) == expected
+
+
+def test_text_that_changed_before_the_residue_was_measured(words: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    store = open_store(open_texts([path]), words, cache=tmp_path / "cache")
+    path.write_text(TEXT.replace("dog", "cat"))
+    with pytest.raises(DataError) as caught:
+        store.oov  # noqa: B018
+    assert str(caught.value) == (
+        f"{path} has changed since it was tokenised: expected the same text; run the command again."
+    )
+    assert not (store.folder / "residue.json").exists()
+
+
+def test_threads_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"word{number % 5000} and <unk> number {number}  {'é' * (number % 3)}" for number in range(50_000)]
+    made = []
+    for threads in (1, 3):
+        monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+        texts = text_of("\n".join(lines))
+        tokenizer = train_tokenizer("word", texts, min_count=2)
+        store = open_store(texts, tokenizer, cache=tmp_path / str(threads))
+        made.append((tokenizer.fingerprint, store.tokens.tobytes(), store.oov, store.residue_bits))
+    assert made[0] == made[1]
+    assert made[0][2] > 0
 
 
 def _truncate(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from chainrule.errors import DataError
 from chainrule.text import Texts, Tokenizer, text_of, train_tokenizer
 from chainrule.text.coders import CostCoder, RangeDecoder, RangeEncoder
-from chainrule.text.residue import ResidueMeter, ResidueWriter, read_residue
+from chainrule.text.residue import ODD_SPACES, ResidueMeter, ResidueWriter, read_residue
 from chainrule.text.sources import Source
 from conftest import KINDS, SMALL
 
@@ -141,3 +142,8 @@ def test_small_text_is_what_it_says(small: Small) -> None:
         ids, code, _, meter = measured(small(kind), text_of(SMALL))
         assert read(small(kind), ids, code) == SMALL.encode()
         assert meter.oov == 0 or small(kind).remainder == "lines"
+
+
+def test_odd_spaces_are_all_but_two() -> None:
+    spaces = {chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()}
+    assert {*ODD_SPACES, " ", "\n"} == spaces

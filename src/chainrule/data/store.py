@@ -2,9 +2,11 @@
 
     cache/<key>/tokens.bin    the ids, little-endian, in the narrowest of uint8, uint16 and uint32 that holds them
     cache/<key>/counts.npy    how often each id comes, int64
-    cache/<key>/store.json    the rest: sizes, fingerprints, bits of the residue, a checksum of tokens.bin
+    cache/<key>/store.json    the rest: sizes, fingerprints, a checksum of tokens.bin
+    cache/<key>/residue.json  what the tokens do not tell: its bits, and how many unknown words it spells
 
-The folder is built under another name and renamed when complete, so it is whole or absent.
+The folder is built under another name and renamed when complete, so it is whole or absent. The residue is of use only
+when a text is measured, not when it is trained on, so it is measured when it is first asked for.
 """
 
 from __future__ import annotations
@@ -16,21 +18,25 @@ import shutil
 import tempfile
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chainrule.files import folder_atomically
+from chainrule.errors import DataError
+from chainrule.files import folder_atomically, write_atomically
+from chainrule.machine import physical_cores
+from chainrule.text.parallel import ordered_map
 from chainrule.text.readers import Texts
 from chainrule.text.residue import ResidueMeter
-from chainrule.text.tokenizers.base import Tokenizer
+from chainrule.text.tokenizers.base import Ids, Tokenizer
 
-VERSION = 1
-TOKENS, COUNTS, ABOUT = "tokens.bin", "counts.npy", "store.json"
+VERSION = 2
+TOKENS, COUNTS, ABOUT, RESIDUE = "tokens.bin", "counts.npy", "store.json", "residue.json"
 Progress = Callable[[int, int], None]
 
 
@@ -42,29 +48,67 @@ class About:
     tokens: int
     bytes: int
     lines: int
-    oov: int
-    residue_bits: float
     dtype: str
     checksum: int
     text: str  # fingerprints
     tokenizer: str
 
 
+@dataclass(frozen=True)
+class Residue:
+    """What `residue.json` says."""
+
+    oov: int
+    bits: float
+
+
 class TokenStore:
     """The tokens of one text. `tokens` is a read-only memory map; nothing else is large."""
 
-    def __init__(self, folder: Path, about: About) -> None:
+    def __init__(self, folder: Path, about: About, texts: Texts, tokenizer: Tokenizer) -> None:
         self.folder = folder
-        self.bytes, self.lines, self.oov = about.bytes, about.lines, about.oov
-        self.residue_bits = about.residue_bits
+        self.bytes, self.lines = about.bytes, about.lines
         self.fingerprint = _key(about.text, about.tokenizer)
         self.counts_V: NDArray[np.int64] = np.load(folder / COUNTS, allow_pickle=False)
         dtype = np.dtype(about.dtype)
         # A file of no bytes cannot be mapped.
         self.tokens: NDArray[Any] = np.memmap(folder / TOKENS, dtype, "r") if about.tokens else np.zeros(0, dtype)
+        self._checksum, self._texts, self._tokenizer = about.checksum, texts, tokenizer
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def oov(self) -> int:
+        """Unknown tokens that are no literal `<unk>`; the first call may read the text again."""
+        return self._residue.oov
+
+    @property
+    def residue_bits(self) -> float:
+        """The length of the code for what the tokens do not tell; the first call may read the text again."""
+        return self._residue.bits
+
+    @cached_property
+    def _residue(self) -> Residue:
+        if self._tokenizer.remainder == "nothing":
+            return Residue(oov=0, bits=0.0)
+        found = _read_residue(self.folder)
+        if found is None:
+            found = self._measure_residue()
+            write_atomically(self.folder / RESIDUE, json.dumps(asdict(found)))
+        return found
+
+    def _measure_residue(self) -> Residue:
+        meter, checksum = ResidueMeter(self._tokenizer), 0
+        for block in _encoded(self._texts, self._tokenizer, self.tokens.dtype):
+            meter.add(block.text, block.ids)
+            checksum = zlib.crc32(block.data, checksum)
+        meter.finish()
+        if checksum != self._checksum:
+            raise DataError(
+                f"{self._texts.name} has changed since it was tokenised: expected the same text; run the command again."
+            )
+        return Residue(meter.oov, meter.bits)
 
 
 def open_store(
@@ -77,7 +121,7 @@ def open_store(
     if about is None:
         with folder_atomically(folder) as building:
             about = _write(building, texts, tokenizer, progress)
-    store = TokenStore(folder, about)
+    store = TokenStore(folder, about, texts, tokenizer)
     if temporary:
         weakref.finalize(store, shutil.rmtree, root, ignore_errors=True)
     return store
@@ -124,6 +168,15 @@ def _read_about(folder: Path, len_counts: int) -> About | None:
     return about if whole else None
 
 
+def _read_residue(folder: Path) -> Residue | None:
+    """What was measured before, None if it is missing or damaged."""
+    try:
+        found = Residue(**json.loads((folder / RESIDUE).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return found if isinstance(found.oov, int) and isinstance(found.bits, float) else None
+
+
 def _checksum(path: Path) -> int:
     checksum = 0
     with path.open("rb") as file:
@@ -132,32 +185,43 @@ def _checksum(path: Path) -> int:
     return checksum
 
 
+class _Encoded(NamedTuple):
+    """A block of text, its ids, and these as they are stored."""
+
+    text: str
+    ids: Ids
+    data: bytes
+
+
+def _encoded(texts: Texts, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Iterator[_Encoded]:
+    """All blocks of a text, in order, tokenised by several threads where that is quicker."""
+
+    def encode(block: str) -> _Encoded:
+        ids = tokenizer.encode_block(block)
+        return _Encoded(block, ids, ids.astype(dtype).tobytes())
+
+    return ordered_map(encode, tokenizer.blocks(texts), physical_cores() if tokenizer.concurrent else 1)
+
+
 def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress | None) -> About:
     """Tokenise the text into a folder, a block at a time."""
     dtype = np.dtype(_narrowest(tokenizer.vocab_size))
     counts_V = np.zeros(tokenizer.vocab_size, np.int64)
-    meter = ResidueMeter(tokenizer)
     checksum = done = 0
     with (folder / TOKENS).open("wb") as file:
-        for block in tokenizer.blocks(texts):
-            ids = tokenizer.encode_block(block)
-            meter.add(block, ids)
-            counts_V += np.bincount(ids, minlength=len(counts_V))
-            data = ids.astype(dtype, copy=False).tobytes()
-            file.write(data)
-            checksum = zlib.crc32(data, checksum)
+        for block in _encoded(texts, tokenizer, dtype):
+            counts_V += np.bincount(block.ids, minlength=len(counts_V))
+            file.write(block.data)
+            checksum = zlib.crc32(block.data, checksum)
             if progress:
-                done += len(block.encode(errors="surrogateescape"))
+                done += len(block.text.encode(errors="surrogateescape"))
                 progress(done, texts.size)
-    meter.finish()
     np.save(folder / COUNTS, counts_V, allow_pickle=False)
     about = About(
         version=VERSION,
         tokens=int(counts_V.sum()),
         bytes=texts.size,
         lines=int(counts_V[tokenizer.eos]),
-        oov=meter.oov,
-        residue_bits=meter.bits,
         dtype=dtype.str,
         checksum=checksum,
         text=texts.fingerprint(),

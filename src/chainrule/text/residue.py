@@ -35,6 +35,9 @@ from chainrule.text.tokenizers.vocabulary import UNK_PIECE, VocabularyTokenizer
 from chainrule.text.tokenizers.word import Spacing, WordTokenizer
 
 COUNT_BYTES = 4
+ODD_SPACES = "\t\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
 
 
 class Frame(NamedTuple):
@@ -287,18 +290,17 @@ class ResidueMeter:
         if self._tail.strip():
             self._count_frame(tokenizer, self._tail, more=True)
             self._tail = ""
-        first, *lines = block.split("\n")
-        pending, plain, empty = self._tail + first, 0, 0
+        text = self._tail + block
+        *lines, self._tail = text.split("\n")
+        single, plain, empty = _single_spaced(text), 0, 0
         for line in lines:
             # Most lines are words with single spaces between: these are only counted.
-            if not pending:
+            if not line:
                 empty += 1
-            elif pending == " ".join(pending.split()):
+            elif (line[0] != " " and line[-1] != " ") if single else line == " ".join(line.split()):
                 plain += 1
             else:
-                self._count_frame(tokenizer, pending, more=False)
-            pending = line
-        self._tail = pending
+                self._count_frame(tokenizer, line, more=False)
         self._models.full.add(PLAIN, plain)
         self._models.empty.add(PLAIN, empty)
 
@@ -323,6 +325,11 @@ class ResidueMeter:
     def _spell(self, texts: Sequence[str]) -> None:
         if texts:
             self._spelled += float(self._tokenizer.speller.bits_of([text.encode() for text in texts]).sum())
+
+
+def _single_spaced(text: str) -> bool:
+    """Whether all white space of a text is newlines and single spaces. Many searches for one sign are quick."""
+    return "  " not in text and not any(space in text for space in ODD_SPACES)
 
 
 def _unknown_parts(tokenizer: VocabularyTokenizer, block: str, ids: Ids) -> list[str]:

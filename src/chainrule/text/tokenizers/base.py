@@ -44,6 +44,7 @@ class Tokenizer(ABC):
     eos: int
     unk: int | None = None
     exact: bool = True  # decode(encode(line)) == line for every line
+    concurrent: bool = False  # several threads may encode blocks at once, and are quicker than one
 
     @classmethod
     @abstractmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, Self
 
 from chainrule.errors import ConfigError
@@ -78,8 +79,12 @@ def most_frequent(counts: Counter[str], *, vocab_size: int | None, min_count: in
     if vocab_size is not None and vocab_size < 2:
         raise ConfigError(f"got a vocab_size of {vocab_size}: expected 2 or more, as <unk> and <eos> take two.")
     counts.pop(UNK_PIECE, None)
-    kept = sorted(((-count, part) for part, count in counts.items() if count >= min_count))
-    return [part for _, part in kept[: None if vocab_size is None else vocab_size - 2]]
+    alike: dict[int, list[str]] = {}  # parts by count: each group sorted by itself is quicker than pairs in one sort
+    for part, count in counts.items():
+        if count >= min_count:
+            alike.setdefault(count, []).append(part)
+    kept = chain.from_iterable(sorted(alike[count]) for count in sorted(alike, reverse=True))
+    return list(islice(kept, None if vocab_size is None else vocab_size - 2))
 
 
 def count_parts(parts: Iterable[Iterable[str]], most_types: int = MOST_TYPES) -> Counter[str]:

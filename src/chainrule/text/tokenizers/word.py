@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, cached_property, lru_cache
 from itertools import chain
-from typing import Any, NamedTuple, Self
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from chainrule.errors import unknown_name
 from chainrule.registry import TOKENIZERS
@@ -23,12 +22,17 @@ from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import Ids
 from chainrule.text.tokenizers.vocabulary import (
     EOS,
+    MOST_TYPES,
+    UNK,
     UNK_PIECE,
     VocabularyTokenizer,
     count_parts,
     most_frequent,
     refuse_options,
 )
+
+if TYPE_CHECKING:
+    from chainrule.text.wordtable import TokenIndex
 
 GLUED, SPACED = "￭", "␣"
 
@@ -52,15 +56,14 @@ class WordTokenizer(VocabularyTokenizer):
     def __init__(self, parts: Sequence[str], *, split: str = "space") -> None:
         super().__init__(parts)
         self._split, self._split_name = _splitter(split), split
+        self.concurrent = split == "space"
 
     @classmethod
     def train(
         cls, texts: Texts, *, vocab_size: int | None, min_count: int, split: str = "space", **options: Any
     ) -> Self:
         refuse_options(cls.kind, options)
-        parts_of = _splitter(split)
-        lines = (block.split("\n") for block in texts.strings(whole_words=True))
-        counts = count_parts(chain.from_iterable(map(parts_of, block)) for block in lines)
+        counts = _count(texts.strings(whole_words=True), split)
         return cls(most_frequent(counts, vocab_size=vocab_size, min_count=min_count), split=split)
 
     def state(self) -> dict[str, Any]:
@@ -70,13 +73,25 @@ class WordTokenizer(VocabularyTokenizer):
         return self._split(line)
 
     def encode_block(self, block: str) -> Ids:
-        ids: list[int] = []
-        split, look_up, extend, append = self._split, self._index.__getitem__, ids.extend, ids.append
-        for line in block.split("\n"):
-            extend(map(look_up, split(line)))
-            append(EOS)
-        ids.pop()  # what follows the last newline is not ended by one
-        return np.array(ids, np.int32)
+        if self._split_name == "space":
+            return self.encode_bytes(block.encode(errors="surrogatepass"))
+        return super().encode_block(block)
+
+    def encode_bytes(self, data: bytes) -> Ids:
+        """The ids of a text given in UTF-8, int32; every newline is eos. Several threads may call it at once."""
+        if self._split_name == "space":
+            return self._table.encode(data)
+        return super().encode_block(data.decode())
+
+    @cached_property
+    def _table(self) -> TokenIndex:
+        from chainrule.text.wordtable import TokenIndex  # numba takes a while to import
+
+        tokens = [""] * self.vocab_size
+        for part, token in self._index.items():
+            tokens[token] = part
+        tokens[UNK], tokens[EOS] = "", "\n"  # a written <unk> is unknown, as everything is that is not in the list
+        return TokenIndex(tokens, missing=UNK)
 
     def join(self, parts: Sequence[str]) -> str:
         return self.restore(parts, Spacing())
@@ -108,6 +123,17 @@ class WordTokenizer(VocabularyTokenizer):
         if self._split_name == "space":
             return [number > 0 for number in range(len(parts))]
         return [number > 0 and _follows_space(part) for number, part in enumerate(parts)]
+
+
+def _count(blocks: Iterable[str], split: str) -> Counter[str]:
+    """Occurrences of each part of a text."""
+    parts_of = _splitter(split)
+    if split != "space":
+        return count_parts(chain.from_iterable(map(parts_of, block.split("\n"))) for block in blocks)
+    from chainrule.machine import physical_cores
+    from chainrule.text.wordtable import count_words
+
+    return count_words(blocks, most_types=MOST_TYPES, threads=physical_cores())
 
 
 def _splitter(split: str) -> Callable[[str], list[str]]:
