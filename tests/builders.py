@@ -12,6 +12,9 @@ import numpy as np
 import torch
 
 from chainrule.config import RunConfig
+from chainrule.counting.smoothing import SMOOTHINGS
+from chainrule.models.mixture import Mixture, MixtureConfig
+from chainrule.models.ngram import Ngram, NgramConfig
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.runs import build_model
 from chainrule.types import Vocabulary
@@ -29,6 +32,7 @@ SMALL = {
     "feedforward": 16,
 }
 LANGUAGE_MODELS = [entry.name for entry in MODELS.entries() if entry.about["task"] == "lm"]
+TRAINED = [name for name in LANGUAGE_MODELS if "made_by" not in MODELS.get(name).about]
 OUTPUT_LAYERS = OUTPUTS.names()
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("average", {"weights": "attention"}),
@@ -46,10 +50,23 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ),
 ]
 Case = tuple[str, str, dict[str, Any]]
-CASES: list[Case] = [
-    *((model, output, {}) for model in LANGUAGE_MODELS for output in OUTPUT_LAYERS),
+TRAINED_CASES: list[Case] = [
+    *((model, output, {}) for model in TRAINED for output in OUTPUT_LAYERS),
     *((model, "softmax", options) for model, options in VARIANTS),
 ]
+PROPER = [name for name in SMOOTHINGS if name != "stupid-backoff"]  # which gives scores, no probabilities
+COUNTED_CASES: list[Case] = [
+    # Additive smoothing with a longer context gives the same row after every context it has not seen.
+    *(("ngram", "softmax", {"smoothing": name, "order": 2 if name == "additive" else 3}) for name in PROPER),
+    *(("ngram", "softmax", {"order": order, "across_lines": True}) for order in (2, 5)),
+    ("ngram", "softmax", {"order": 4, "prune": [0, 0, 1]}),
+    ("ngram", "softmax", {"order": 4, "quantize": True}),
+]
+MIXED_CASES: list[Case] = [
+    ("mixture", "softmax", {}),
+    ("mixture", "softmax", {"caches": [{"kind": "unigram"}, {"kind": "continuous", "part": 1}], "buckets": True}),
+]
+CASES = [*TRAINED_CASES, *COUNTED_CASES, *MIXED_CASES]
 
 
 def case_id(case: Case) -> str:
@@ -79,10 +96,29 @@ def small_model(
     model: str, output: str = "softmax", vocabulary: Vocabulary | None = None, seed: int = 0, **options: Any
 ) -> Any:
     """A small model in which every weight matters: fresh weights are often near zero, and would hide mistakes."""
+    if model == "ngram":
+        return counted_model(vocabulary or some_vocabulary(), seed, **options)
+    if model == "mixture":
+        return mixed_model(vocabulary or some_vocabulary(), seed, **options)
     torch.manual_seed(seed)
     made = build_model(small_config(model, output, **options), vocabulary or some_vocabulary())
     stir(made)
     return made.eval()
+
+
+def counted_model(vocabulary: Vocabulary, seed: int = 0, **options: Any) -> Any:
+    """An n-gram model of random tokens in which every token is likely to follow a few others."""
+    rng = np.random.default_rng(seed)
+    tokens, valid = (rng.integers(0, vocabulary.size, (400, 2)).min(1) for _ in range(2))
+    return Ngram.estimate(NgramConfig(**options), vocabulary, tokens, valid)
+
+
+def mixed_model(vocabulary: Vocabulary, seed: int = 0, **options: Any) -> Any:
+    """An n-gram model, a network and caches, of unequal weights."""
+    parts = [counted_model(vocabulary, seed, order=3), small_model("lstm", vocabulary=vocabulary, seed=seed)]
+    config = MixtureConfig(parts=2, **options)
+    weights_ZE = torch.rand(Mixture(config, vocabulary, parts).weights.shape) + 0.1
+    return Mixture(config, vocabulary, parts, weights_ZE / weights_ZE.sum(1, keepdim=True)).eval()
 
 
 @torch.no_grad()

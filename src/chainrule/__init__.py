@@ -13,12 +13,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chainrule.api import Generated, LineScore, Run, load, train
+    from chainrule.api import Generated, LineScore, Run, import_model, load, train
     from chainrule.comparison import compare
     from chainrule.errors import ChainruleError
     from chainrule.evaluation.report import Evaluation
+    from chainrule.interop.arpa import export
+    from chainrule.mixing import mix
 
-__all__ = ["ChainruleError", "Evaluation", "Generated", "LineScore", "Run", "compare", "load", "train"]
+__all__ = [
+    "ChainruleError",
+    "Evaluation",
+    "Generated",
+    "LineScore",
+    "Run",
+    "compare",
+    "export",
+    "import_model",
+    "load",
+    "mix",
+    "train",
+]
 
 _HOMES = {
     "ChainruleError": "chainrule.errors",
@@ -27,7 +41,10 @@ _HOMES = {
     "LineScore": "chainrule.api",
     "Run": "chainrule.api",
     "compare": "chainrule.comparison",
+    "export": "chainrule.interop.arpa",
+    "import_model": "chainrule.api",
     "load": "chainrule.api",
+    "mix": "chainrule.mixing",
     "train": "chainrule.api",
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +28,10 @@ from chainrule.evaluation.perplexity import Progress, evaluating
 from chainrule.evaluation.report import Evaluation, evaluate
 from chainrule.evaluation.speed import generation_speed
 from chainrule.fitting import Listener, fit, training_texts
+from chainrule.interop.arpa import import_arpa
 from chainrule.machine import choose_device, physical_cores, threads
-from chainrule.runs import RunFolder, load_model
+from chainrule.runs import RunFolder, count_parameters, load_model
+from chainrule.text.parallel import ordered_map
 from chainrule.text.readers import open_texts
 from chainrule.text.tokenizers import Tokenizer
 
@@ -90,7 +92,7 @@ class Run:
 
     @property
     def parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
+        return count_parameters(self.model)
 
     # Measuring
 
@@ -105,13 +107,35 @@ class Run:
 
     def evaluate_held_out(self) -> Evaluation:
         """The same on the validation text of the training: the one that was given, or the one that was held out."""
+        return evaluate(self.model, self.open_held_out(), self.tokenizer)
+
+    def open_held_out(self) -> TokenStore:
+        """That text as this run's tokens."""
         _, valid = training_texts(self.config.data)
-        return evaluate(self.model, open_store(valid, self.tokenizer), self.tokenizer)
+        return open_store(valid, self.tokenizer)
 
     def score(self, lines: Iterable[str]) -> Iterator[LineScore]:
         """log p of each line by itself, in the order given; lines are read and scored in groups."""
         for group in _groups(lines):
             yield from self._score_group(group)
+
+    def score_text(
+        self, texts: Paths, *, field: str | None = None, threads: int | None = None
+    ) -> Iterator[tuple[list[float], list[int]]]:
+        """log p and the number of tokens of each line of a text, in the order of the text, some lines at a time."""
+        blocks = _whole_lines(open_texts(_strings(texts), field=field or self.config.data.field).strings())
+        if not hasattr(self.model, "score_lines"):
+            for block in blocks:
+                scored = list(self.score(block.removesuffix("\n").split("\n")))
+                yield [one.log_prob for one in scored], [one.tokens for one in scored]
+            return
+
+        def score(block: str) -> tuple[list[float], list[int]]:
+            ended = block if block.endswith("\n") else block + "\n"
+            nats_L, tokens_L = self.model.score_lines(self.tokenizer.encode_block(ended))
+            return nats_L.tolist(), tokens_L.tolist()
+
+        yield from ordered_map(score, blocks, threads or physical_cores())
 
     def _score_group(self, lines: list[str]) -> list[LineScore]:
         encoded = [[*self.tokenizer.encode(line), self.tokenizer.eos] for line in lines]
@@ -250,7 +274,9 @@ class Run:
     def fingerprint(self) -> bytes:
         """Eight bytes that change with the weights or the tokeniser."""
         digest = hashlib.blake2b(digest_size=8)
-        digest.update((self.folder.path / "model.safetensors").read_bytes())
+        with (self.folder.path / "model.safetensors").open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
         digest.update(self.tokenizer.fingerprint.encode())
         return digest.digest()
 
@@ -287,6 +313,11 @@ def load(path: str | Path, *, device: str = "auto") -> Run:
     return Run(path, device=device)
 
 
+def import_model(path: str | Path, out: str | Path, *, note: Callable[[str], None] = lambda text: None) -> Run:
+    """A model that another program made, as a run: an ARPA file of n-grams."""
+    return Run(import_arpa(Path(path), Path(out), note=note).path)
+
+
 def train(
     *data: str | Path,
     model: str | None = None,
@@ -301,23 +332,32 @@ def train(
     epochs: float | None = None,
     seed: int | None = None,
     device: str | None = None,
+    memory: str | None = None,
     field: str | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     listener: Listener | None = None,
+    **model_options: Any,
 ) -> Run:
-    """Train a model on text; the same call again goes on where it stopped. `settings` are nested as in config.toml."""
+    """Train a model on text; the same call again goes on where it stopped.
+
+    `settings` are nested as in config.toml; `model_options` are those of its section `model`, such as order=3.
+    """
     named: dict[str, Any] = {
         "seed": seed,
         "data": {"train": [str(path) for path in data], "valid": _strings(valid), "field": field},
         "tokenizer": {"kind": tokenizer, "vocab_size": vocab_size},
-        "model": {"name": model},
+        "model": {"name": model, **model_options},
         "output": {"name": output},
         "objective": {"name": objective},
-        "training": {"minutes": minutes, "steps": steps, "epochs": epochs, "device": device},
+        "training": {"minutes": minutes, "steps": steps, "epochs": epochs, "device": device, "memory": memory},
     }
     whole = make_config(config, named, settings or {})
     place = Path(out) if out else default_folder(whole)
+    if "parts" in whole.model.options:  # a recipe for a mixture
+        from chainrule.mixing import train_mixture
+
+        return train_mixture(whole, place, listener or Listener())
     return Run(fit(whole, place, listener).folder.path)
 
 
@@ -372,6 +412,20 @@ def _groups(lines: Iterable[str], size: int = 512) -> Iterator[list[str]]:
             group = []
     if group:
         yield group
+
+
+def _whole_lines(blocks: Iterable[str]) -> Iterator[str]:
+    """The blocks of a text, those that end within a line joined to the next."""
+    rest: list[str] = []
+    for block in blocks:
+        cut = block.rfind("\n") + 1
+        if cut:
+            yield "".join([*rest, block[:cut]])
+            rest = []
+        if block[cut:]:
+            rest.append(block[cut:])
+    if rest:
+        yield "".join(rest)
 
 
 def _last_line(tokens: list[int], eos: int) -> list[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -98,6 +98,11 @@ class TrainingConfig(Section):
     device: str = Field("auto", description="auto, cpu, cuda, mps")
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: int = Field(0, ge=0, description="CPU threads; 0: one a physical core")
+    memory: str | None = Field(
+        None,
+        pattern=r"^\d+(\.\d+)?\s*[kKmMgGtT]?[bB]?$",
+        description="most memory for counting n-grams, e.g. 1G or 500M",
+    )
     save_seconds: float = Field(60.0, gt=0, description="seconds between checkpoints")
     log_steps: int = Field(50, ge=1, description="steps between lines of metrics.jsonl")
 
@@ -160,9 +165,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
-def write_toml(config: RunConfig) -> str:
-    """A run's configuration as TOML; options at None are left out."""
-    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+def write_toml(config: RunConfig, without: Collection[str] = ()) -> str:
+    """A run's configuration as TOML; options at None are left out, and so are the sections of `without`."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True, exclude=set(without)))
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,6 +177,14 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = merge(merged[key], value) if both else value
     return merged
+
+
+def parse_bytes(text: str) -> int:
+    """1G, 500M, 2.5G, 4096 -> bytes."""
+    number, unit = text.strip().lower().rstrip("b").strip(), 1
+    if number[-1:] in "kmgt" and number:
+        number, unit = number[:-1], 1024 ** ("kmgt".index(number[-1]) + 1)
+    return int(float(number) * unit)
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:

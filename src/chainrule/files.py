@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from chainrule.errors import DiskError
 
@@ -27,20 +28,26 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a whole file beside its place, flush it to the disk, then move it there."""
-    data = content.encode("utf-8") if isinstance(content, str) else content
+@contextlib.contextmanager
+def file_atomically(path: Path) -> Iterator[BinaryIO]:
+    """A file to write beside its place; flushed to the disk and moved there when the block ends well."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with disk_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with beside.open("wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write a whole file beside its place, flush it to the disk, then move it there."""
+    with file_atomically(path) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,14 +18,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from chainrule.config import DataConfig, RunConfig, TokenizerConfig, parse
+from chainrule.config import DataConfig, NamedSection, RunConfig, TokenizerConfig, parse, parse_bytes
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.perplexity import evaluate_tokens
 from chainrule.machine import PeakMemory, choose_device, physical_cores
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS
-from chainrule.runs import RunFolder, build_model
+from chainrule.runs import RunFolder, build_model, count_parameters
 from chainrule.text.readers import Texts, open_texts
 from chainrule.text.split import hold_out
 from chainrule.text.tokenizers import Tokenizer, train_tokenizer
@@ -34,7 +35,7 @@ from chainrule.training.processes import Processes
 from chainrule.types import Vocabulary
 
 # Options that may differ when a run is taken up again: they say how long and where, not what.
-FREE = ("minutes", "steps", "epochs", "device", "threads", "save_seconds", "log_steps", "compile")
+FREE = ("minutes", "steps", "epochs", "device", "threads", "memory", "save_seconds", "log_steps", "compile")
 
 
 @dataclass
@@ -72,8 +73,10 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     processes = Processes.join()
     request = _request(config)
     _same_request(folder, request)
-    if (done := folder.read_result()) and done["budget"] == _budget(config):
-        listener.note(f"{out} is finished already; choose another --out, or a larger budget to train on")
+    counted = is_counted(config)
+    if (done := folder.read_result()) and (counted or done["budget"] == _budget(config)):
+        more = "" if counted else ", or a larger budget to train on"
+        listener.note(f"{out} is finished already; choose another --out{more}")
         return Fitted(folder, True, done)
     _check_names(config)
     asked = _budget(config)
@@ -81,6 +84,8 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     with processes.one_after_another():
         corpus = _corpus(config, folder, listener)
     _same_text(folder, corpus)
+    if counted:
+        return _count(config, corpus, folder, request, listener)
     config = _resolve(config, corpus, folder)
     device = choose_device(config.training.device)
     torch.manual_seed(config.seed + processes.rank)
@@ -102,8 +107,76 @@ def _check_names(config: RunConfig) -> None:
     """A misspelt name or option is told before any text is read."""
     for where, registry in (("model", MODELS), ("output", OUTPUTS), ("objective", OBJECTIVES)):
         section = getattr(config, where)
-        parse(registry.get(section.name).make.Config, section.options, where)
+        entry = registry.get(section.name)
+        if entry.about.get("made_by") == "mix":
+            raise ConfigError(
+                f"a {entry.name} is not trained but made of runs: chainrule mix RUN RUN --valid TEXT --out RUN"
+            )
+        parse(entry.make.Config, section.options, where)
     choose_device(config.training.device)
+    if is_counted(config):
+        _refuse_training_options(config)
+    elif config.training.memory is not None:
+        raise ConfigError(
+            f"training.memory bounds the counting of n-grams; {config.model.name} streams its text anyway"
+        )
+
+
+def is_counted(config: RunConfig) -> bool:
+    """Whether the model is counted rather than trained by gradients."""
+    return MODELS.get(config.model.name).about.get("made_by") == "counting"
+
+
+def _refuse_training_options(config: RunConfig) -> None:
+    """What a counted model has no use for must not be asked of it."""
+    for section, usual in (("output", "softmax"), ("objective", "likelihood")):
+        given = getattr(config, section)
+        if given.name != usual or given.options:
+            raise ConfigError(
+                f"{config.model.name} is counted, not trained, and has no {section} to choose; leave --{section} out"
+            )
+
+
+# Counting
+
+
+def _count(config: RunConfig, corpus: Corpus, folder: RunFolder, request: dict[str, Any], listener: Listener) -> Fitted:
+    """All of the training of a counted model."""
+    make = MODELS.get(config.model.name).make
+    options = parse(make.Config, config.model.options, "model")
+    if options.across_lines is None:
+        options = options.model_copy(update={"across_lines": corpus.tokenizer.kind not in ("word", "jieba")})
+    chosen = NamedSection(name=config.model.name, **options.model_dump(mode="json"))
+    config = config.model_copy(update={"model": chosen, "tokenizer": corpus.options})
+    _begin(folder, config, corpus, request)
+    if any(_budget(config).values()):
+        listener.note(f"{config.model.name} is counted in one pass over the text; it takes what it takes")
+    memory, began = PeakMemory(), time.perf_counter()
+    model = make.estimate(
+        options,
+        Vocabulary(corpus.tokenizer.vocab_size, corpus.tokenizer.eos, np.asarray(corpus.train.counts_V)),
+        corpus.train.tokens,
+        corpus.valid.tokens,
+        memory=parse_bytes(config.training.memory) if config.training.memory else None,
+        scratch=folder.path,
+        threads=config.training.threads or physical_cores(),
+        note=listener.note,
+    )
+    folder.write_model(model)
+    seconds = time.perf_counter() - began
+    result = {
+        "steps": 0,
+        "seconds": round(seconds, 2),
+        "train_seconds": round(seconds, 2),
+        "tokens": len(corpus.train),
+        "parameters": count_parameters(model),
+        "tokens_per_second": round(len(corpus.train) / seconds, 1),
+        "ngrams": model.table.sizes,
+        "budget": _budget(config),
+        "peak_memory": memory.bytes,
+    }
+    folder.write_result(result)
+    return Fitted(folder, True, result)
 
 
 # Text to tokens
@@ -246,7 +319,7 @@ def _begin(folder: RunFolder, config: RunConfig, corpus: Corpus, request: dict[s
         }
     )
     folder.write_request(request)
-    folder.write_config(config)
+    folder.write_config(config, without={"output", "objective", "training"} if is_counted(config) else set())
 
 
 def _request(config: RunConfig) -> dict[str, Any]:
@@ -297,7 +370,7 @@ def _result(trainer: Trainer) -> dict[str, Any]:
         "seconds": round(s.seconds, 2),
         "train_seconds": round(s.train_seconds, 2),
         "tokens": s.tokens,
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "parameters": count_parameters(trainer.model),
         "tokens_per_second": round(s.tokens / s.train_seconds, 1) if s.train_seconds else None,
         "best_step": s.best_step,
     }

@@ -8,6 +8,7 @@
     signature            data, tokeniser, seed and versions, one a line
     training/step-N/     weights, optimiser, random state, carried state: all that resuming needs
     training/request.json  the options as given, to recognise the same command
+    parts/N/             of a mixture: the runs it is made of
 
 Everything is written beside its place and moved there, so a kill leaves the last good version.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -28,7 +30,7 @@ from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 
 from chainrule.config import RunConfig, parse, read_toml, write_toml
-from chainrule.errors import RunError
+from chainrule.errors import ConfigError, RunError
 from chainrule.files import disk_errors, folder_atomically, write_atomically
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.text.tokenizers import Tokenizer, load_tokenizer
@@ -56,8 +58,9 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path / "config.toml").exists()
 
-    def write_config(self, config: RunConfig) -> None:
-        write_atomically(self.path / "config.toml", write_toml(config))
+    def write_config(self, config: RunConfig, without: Collection[str] = ()) -> None:
+        """Everything resolved, but for sections that say nothing about this run."""
+        write_atomically(self.path / "config.toml", write_toml(config, without))
 
     def read_config(self) -> RunConfig:
         if not self.path.exists():
@@ -86,7 +89,10 @@ class RunFolder:
 
     # The weights
 
-    def write_model(self, model: nn.Module) -> None:
+    def write_model(self, model: Any) -> None:
+        if hasattr(model, "save"):  # it has a form of its own
+            model.save(self.path / "model.safetensors")
+            return
         write_atomically(self.path / "model.safetensors", save_bytes(weights_of(model)))
 
     def read_weights(self) -> dict[str, Tensor]:
@@ -177,7 +183,14 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
 
 def build_model(config: RunConfig, vocabulary: Vocabulary) -> nn.Module:
     """The model that a configuration names, freshly initialised."""
-    make = MODELS.get(config.model.name).make
+    entry = MODELS.get(config.model.name)
+    if entry.about.get("made_by") == "counting":
+        raise ConfigError(f"{entry.name} has no weights to start from; its `estimate` makes one from tokens")
+    if entry.about.get("made_by") == "mix":
+        raise ConfigError(
+            f"a {entry.name} is not trained but made of runs: chainrule mix RUN RUN --valid TEXT --out RUN"
+        )
+    make = entry.make
     output = OUTPUTS.get(config.output.name).make
     choice = OutputChoice(output, parse(output.Config, config.output.options, "output"))
     model: nn.Module = make(parse(make.Config, config.model.options, "model"), vocabulary, choice)
@@ -186,16 +199,50 @@ def build_model(config: RunConfig, vocabulary: Vocabulary) -> nn.Module:
 
 def load_model(folder: RunFolder, tokenizer: Tokenizer) -> nn.Module:
     """The trained model of a run, ready to use."""
+    config = folder.read_config()
+    entry = MODELS.get(config.model.name)
+    if entry.about.get("made_by") == "counting":
+        options = parse(entry.make.Config, config.model.options, "model")
+        counted = entry.make.load(options, folder.path / "model.safetensors")
+        _check_vocabulary(folder, tokenizer, counted.vocab_size)
+        return counted.eval()  # type: ignore[no-any-return]
     weights = folder.read_weights()
     if (counts_V := weights.get(COUNTS)) is None:
         raise RunError(f"{folder.path / 'model.safetensors'} is not of a language model; restore the run's own file")
-    if len(counts_V) != tokenizer.vocab_size:
+    _check_vocabulary(folder, tokenizer, len(counts_V))
+    vocabulary = Vocabulary(tokenizer.vocab_size, tokenizer.eos, counts_V.numpy())
+    if entry.about.get("made_by") == "mix":
+        return _load_mixture(folder, config, vocabulary, weights, tokenizer)
+    model = build_model(config, vocabulary)
+    load_weights(model, weights)
+    return model.eval()
+
+
+def _check_vocabulary(folder: RunFolder, tokenizer: Tokenizer, size: int) -> None:
+    if size != tokenizer.vocab_size:
         raise RunError(
             f"{folder.path}: the tokeniser has {tokenizer.vocab_size} tokens but the model was trained with "
-            f"{len(counts_V)}; put back the tokenizer files that were saved with the run"
+            f"{size}; put back the tokenizer files that were saved with the run"
         )
-    model = build_model(folder.read_config(), Vocabulary(tokenizer.vocab_size, tokenizer.eos, counts_V.numpy()))
-    load_weights(model, weights)
+
+
+def count_parameters(model: Any) -> int:
+    """The numbers a model consists of."""
+    if hasattr(model, "parameter_count"):
+        return int(model.parameter_count)
+    return sum(p.numel() for p in model.parameters())
+
+
+def _load_mixture(
+    folder: RunFolder, config: RunConfig, vocabulary: Vocabulary, weights: dict[str, Tensor], tokenizer: Tokenizer
+) -> nn.Module:
+    """A mixture from the runs in its folder `parts`."""
+    if "weights" not in weights:
+        raise RunError(f"{folder.path / 'model.safetensors'} is not of a mixture; restore the run's own file")
+    make = MODELS.get(config.model.name).make
+    options = parse(make.Config, config.model.options, "model")
+    parts = [load_model(RunFolder(folder.path / "parts" / str(number)), tokenizer) for number in range(options.parts)]
+    model: nn.Module = make(options, vocabulary, parts, weights["weights"])
     return model.eval()
 
 

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from chainrule.cli import compare, compress, demo, evaluate, generate, info, score, tokenize, train
+from chainrule.cli import compare, compress, demo, evaluate, exporting, generate, info, mix, score, tokenize, train
 from chainrule.errors import ChainruleError
 
 app = typer.Typer(
@@ -26,8 +26,11 @@ app.command("eval")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
+app.command("mix")(mix.mix)
 app.command("compress")(compress.compress)
 app.command("decompress")(compress.decompress)
+app.command("export")(exporting.export)
+app.command("import")(exporting.import_)
 app.command("models")(info.models)
 app.command("info")(info.info)
 app.command("tokenize")(tokenize.tokenize)
@@ -36,7 +39,7 @@ app.command("tokenize")(tokenize.tokenize)
 def main() -> None:
     """Run a verb; a mistake becomes one line and exit code 2, Ctrl-C exit code 130."""
     try:
-        app()
+        app(_repeat(sys.argv[1:], "--prune"))
     except ChainruleError as error:
         print(f"chainrule: {error}", file=sys.stderr)
         sys.exit(2)
@@ -46,6 +49,18 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         sys.exit(0)
+
+
+def _repeat(arguments: list[str], option: str) -> list[str]:
+    """`--prune 0 0 1` as `--prune 0 --prune 0 --prune 1`, the only way the parser takes a list."""
+    spread: list[str] = []
+    following = False
+    for argument in arguments:
+        if following and argument.isdecimal() and spread[-1] != option:
+            spread.append(option)
+        following = argument == option or (following and argument.isdecimal())
+        spread.append(argument)
+    return spread
 
 
 if __name__ == "__main__":

@@ -23,18 +23,18 @@ def score(
     """Print log p of each line in nats, its <eos> included; with --json one object a line."""
     from chainrule import api
 
-    for scored in api.load(run).score(_lines(file, field or "text")):
+    loaded = api.load(run)
+    if not tokens:
+        for log_probs, counts in loaded.score_text(str(file), field=field):
+            lines = map('{{"log_prob": {!r}, "tokens": {}}}'.format if json else "{:.4f}".format, log_probs, counts)
+            print("\n".join(lines), flush=True)
+        return
+    for scored in loaded.score(_lines(file, field or loaded.config.data.field)):
         if json:
-            record = {"log_prob": scored.log_prob, "tokens": scored.tokens}
-            if tokens:
-                record["pieces"], record["log_probs"] = scored.pieces, scored.log_probs  # type: ignore[assignment]
-            print_json(record)
-        elif tokens:
-            print(
-                "\t".join(f"{piece} {value:.4f}" for piece, value in zip(scored.pieces, scored.log_probs, strict=True))
-            )
+            names = {"pieces": scored.pieces, "log_probs": scored.log_probs}
+            print_json({"log_prob": scored.log_prob, "tokens": scored.tokens, **names})
         else:
-            print(f"{scored.log_prob:.4f}")
+            print("\t".join(f"{piece} {nats:.4f}" for piece, nats in zip(scored.pieces, scored.log_probs, strict=True)))
 
 
 def _lines(file: Path, field: str) -> Iterator[str]:

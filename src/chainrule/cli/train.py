@@ -9,6 +9,21 @@ import typer
 
 from chainrule.cli.common import Field, Json, Seed, Settings, print_fields, print_json, say, training_display
 
+Order = Annotated[int | None, typer.Option(help="N of ngram and feedforward (default: 5).")]
+Smoothing = Annotated[
+    str | None,
+    typer.Option(
+        help="ngram: modified-kneser-ney (default), kneser-ney, absolute, witten-bell, katz, jelinek-mercer, additive, "
+        "mle or stupid-backoff."
+    ),
+]
+Prune = Annotated[
+    list[int] | None,
+    typer.Option(metavar="N…", help="ngram: leave out n-grams seen so often or less, a number an order: 0 0 1."),
+]
+Quantize = Annotated[bool, typer.Option("--quantize", help="ngram: keep probabilities as bytes.")]
+Memory = Annotated[str | None, typer.Option(help="ngram: count in so much memory (1G), the rest on disk.")]
+
 
 def train(
     data: Annotated[list[str], typer.Argument(metavar="DATA…", help="Files, folders, - or hf:NAME/CONFIG:SPLIT.")],
@@ -25,6 +40,11 @@ def train(
     objective: Annotated[
         str | None, typer.Option(help="likelihood or scheduled-sampling (default: likelihood).")
     ] = None,
+    order: Order = None,
+    smoothing: Smoothing = None,
+    prune: Prune = None,
+    quantize: Quantize = False,
+    memory: Memory = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of options, such as a recipe.")] = None,
     settings: Settings = None,
     minutes: Annotated[float | None, typer.Option(help="Train for so long (default: 5 if no budget is given).")] = None,
@@ -40,10 +60,13 @@ def train(
     from chainrule import api
     from chainrule.config import parse_settings
 
+    options = {"order": order, "smoothing": smoothing, "prune": prune, "quantize": quantize or None}
     with training_display() as listener:
         run = api.train(
             *data,
             model=model,
+            **{name: value for name, value in options.items() if value is not None},
+            memory=memory,
             valid=valid or (),
             tokenizer=tokenizer,
             vocab_size=vocab_size,

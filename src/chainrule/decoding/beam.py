@@ -134,7 +134,8 @@ class _Beam:
         A, W = self.log_prob_AW.shape
         V = log_probs_RV.shape[1]
         total_AN = (self.log_prob_AW[:, :, None] + log_probs_RV.view(A, W, V)).view(A, W * V)
-        log_prob_AM, index_AM = total_AN.topk(min(self.places, W * V), 1)
+        # `max` takes the first of equals, as greedy search does; `topk` any.
+        log_prob_AM, index_AM = total_AN.max(1, True) if self.places == 1 else total_AN.topk(min(self.places, W * V), 1)
         rank_M = self.identity(log_prob_AM.shape[1])
         log_prob_AM = log_prob_AM.masked_fill(rank_M >= self.open_A[:, None], -math.inf)
         token_AM = index_AM % V

@@ -38,7 +38,7 @@ from chainrule.evaluation.archive import (
     write_section,
 )
 from chainrule.evaluation.perplexity import Progress, evaluating
-from chainrule.evaluation.tracks import Tracks, cut
+from chainrule.evaluation.tracks import Tracks, cut, tracks_of
 from chainrule.files import disk_errors
 from chainrule.text.coders import Coder, RangeDecoder, RangeEncoder
 from chainrule.text.readers import Texts
@@ -76,6 +76,10 @@ def compress(
     progress: Progress | None = None,
 ) -> Compressed:
     """Write a text to `out` in about as many bits as -log2 of its probability. `fingerprint`: 8 bytes for the model."""
+    if not getattr(model, "normalised", True):
+        raise ConfigError(
+            "this model gives scores, which are no probabilities, so it cannot compress; use another model"
+        )
     if len(fingerprint) != FINGERPRINT_BYTES:
         raise ConfigError(f"the fingerprint has {len(fingerprint)} bytes, but it must have {FINGERPRINT_BYTES}.")
     store = open_store(texts, tokenizer, cache=cache)
@@ -127,7 +131,7 @@ def _residue(tokenizer: Tokenizer, texts: Texts) -> bytes:
 
 def _encode(model: Stepper, store: TokenStore, eos: int, progress: Progress | None) -> Iterator[tuple[bytes, int]]:
     """Yield each block of tokens as a range code, with the checksum of the tokens."""
-    walk = _Walk(model, cut(len(store)), eos)
+    walk = _Walk(model, cut(len(store), tracks_of(model, len(store))), eos)
     for begin, end in walk.blocks():
         tokens_BT = walk.layout.read(store.tokens, begin, end, eos)
         coder = RangeEncoder()
@@ -138,7 +142,7 @@ def _encode(model: Stepper, store: TokenStore, eos: int, progress: Progress | No
 
 def _decode(model: Stepper, reader: Reader, tokens: Array, eos: int, path: Path, progress: Progress | None) -> None:
     """Read all blocks of tokens into `tokens`."""
-    walk = _Walk(model, cut(len(tokens)), eos)
+    walk = _Walk(model, cut(len(tokens), tracks_of(model, len(tokens))), eos)
     for begin, end in walk.blocks():
         expected, coder = reader.checksum(), RangeDecoder(reader.section())
         tokens_BT = np.full((walk.layout.count, end - begin), eos, np.int64)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.decoding.prompt import device_of
-from chainrule.evaluation.tracks import cut
+from chainrule.evaluation.tracks import cut, tracks_of
 from chainrule.types import State
 
 CHUNK = 256
@@ -63,7 +63,8 @@ def score_stream(
     progress: Progress | None = None,
 ) -> Iterator[Scored]:
     """Yield every token of the stream once with its log-probability, a chunk of all tracks at a time."""
-    layout, device = cut(len(tokens), tracks), device_of(model)
+    layout = cut(len(tokens), tracks_of(model, len(tokens)) if tracks is None else tracks)
+    device = device_of(model)
     state, done = model.start(layout.count), 0
     for begin, end in layout.chunks(chunk):
         tokens_BT = torch.from_numpy(layout.read(tokens, begin, end, eos)).to(device)

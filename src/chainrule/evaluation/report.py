@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from chainrule.errors import DataError
 from chainrule.evaluation.perplexity import CHUNK, Likelihood, Progress, StreamScorer, evaluating, score_stream, total
-from chainrule.evaluation.tracks import track_count
+from chainrule.evaluation.tracks import tracks_of
 
 if TYPE_CHECKING:
     from chainrule.data.store import TokenStore
     from chainrule.text.tokenizers import Tokenizer
+
+
+SCORES_ONLY = "the model gives scores, which are no probabilities: it has no perplexity and no bits per byte."
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ def evaluate(
         raise DataError("the text has no tokens, so there is nothing to measure; give a text with at least one line.")
     every, known = _likelihoods(model, store, tokenizer, chunk, progress)
     mean = every.nats / every.tokens
+    scores_only = not getattr(model, "normalised", True)
+    if scores_only:
+        every, known, mean = Likelihood(math.nan, every.tokens), Likelihood(math.nan, known.tokens), math.nan
     return Evaluation(
         tokens=every.tokens,
         oov=store.oov,
@@ -64,8 +70,8 @@ def evaluate(
         perplexity=_perplexity(mean),
         perplexity_without_oov=_perplexity(known.nats / known.tokens) if known.tokens else math.nan,
         bits_per_byte=(every.nats / math.log(2) + store.residue_bits) / store.bytes,
-        signature=signature(store, tokenizer),
-        protocol=protocol(store, tokenizer),
+        signature=signature(store, tokenizer, model),
+        protocol=SCORES_ONLY if scores_only else protocol(store, tokenizer, model),
     )
 
 
@@ -98,7 +104,7 @@ def _json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def signature(store: TokenStore, tokenizer: Tokenizer) -> str:
+def signature(store: TokenStore, tokenizer: Tokenizer, model: object = None) -> str:
     """What a figure was made of, in one line: equal signatures make comparable figures."""
     fields = {
         "tokens": len(store),
@@ -106,8 +112,8 @@ def signature(store: TokenStore, tokenizer: Tokenizer) -> str:
         "bytes": store.bytes,
         "eos": "predicted",
         "unk": "none" if tokenizer.unk is None else "spelled",
-        "tracks": track_count(len(store)),
-        "context": "carried",
+        "tracks": tracks_of(model, len(store)),
+        "context": "carried" if getattr(model, "across_lines", True) else "line",
         "data": store.fingerprint[:8],
         "tokenizer": f"{tokenizer.kind}#{tokenizer.fingerprint[:8]}",
         "chainrule": _version(),
@@ -115,13 +121,14 @@ def signature(store: TokenStore, tokenizer: Tokenizer) -> str:
     return "|".join(f"{name}:{value}" for name, value in fields.items())
 
 
-def protocol(store: TokenStore, tokenizer: Tokenizer) -> str:
+def protocol(store: TokenStore, tokenizer: Tokenizer, model: object = None) -> str:
     """How the figures come about, in words."""
-    tracks = track_count(len(store))
+    tracks = tracks_of(model, len(store))
     carried = "from the first token to the last" if tracks == 1 else f"through each of {tracks} contiguous tracks"
+    context = f"state is carried {carried}" if getattr(model, "across_lines", True) else "every line is by itself"
     return (
         f"{len(store)} tokens are predicted one by one, the <eos> that ends each line among them; "
-        f"{_about_unk(store, tokenizer)}; state is carried {carried}; "
+        f"{_about_unk(store, tokenizer)}; {context}; "
         f"bits per byte is the length of a code for the {store.bytes} bytes of the text."
     )
 

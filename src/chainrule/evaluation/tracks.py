@@ -27,6 +27,11 @@ def track_count(tokens: int) -> int:
     return max(1, min(MOST_TRACKS, tokens // TOKENS_A_TRACK))
 
 
+def tracks_of(model: object, tokens: int) -> int:
+    """The same, unless the model says how many it wants: one that remembers the whole text wants 1."""
+    return getattr(model, "tracks", None) or track_count(tokens)
+
+
 @dataclass(frozen=True)
 class Tracks:
     """How `tokens` tokens lie in `count` rows: the first `longer` rows have `length` + 1 each, the others `length`."""

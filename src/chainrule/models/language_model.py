@@ -123,10 +123,17 @@ class LanguageModel(nn.Module):
 
     def prefill(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
         """Append T tokens to each prefix at once -> log p(. | prefix) BV after the last, and the longer prefix."""
+        hidden_BTD, state = self.read(state, tokens_BT)
+        return self.output.log_probs(hidden_BTD[:, -1]), state
+
+    def read(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
+        """Append T tokens to each prefix -> the features after each of them, BTD, and the longer prefix.
+
+        Where a token was still pending, the features after it stand before the others.
+        """
         if state.pending_B is not None:
             tokens_BT = torch.cat([state.pending_B[:, None], tokens_BT], 1)
-        hidden_BTD, state = self._extend(state, tokens_BT)
-        return self.output.log_probs(hidden_BTD[:, -1]), state
+        return self._extend(state, tokens_BT)
 
     def select(self, state: Prefix, rows_K: Tensor) -> Prefix:
         """Row k of the result is row rows_K[k] of the state."""
@@ -141,11 +148,16 @@ class LanguageModel(nn.Module):
 
     def score(self, tokens_BT: Tensor, state: Prefix) -> tuple[Tensor, Prefix]:
         """log p of each token given all before it, those of the state included -> BT, and the state to go on from."""
+        hidden_BTD, state = self.predictors(tokens_BT, state)
+        log_probs_N = self.output.log_prob(hidden_BTD.flatten(0, 1), tokens_BT.flatten())
+        return log_probs_N.view(tokens_BT.shape), state
+
+    def predictors(self, tokens_BT: Tensor, state: Prefix) -> tuple[Tensor, Prefix]:
+        """The features that each token is predicted from -> BTD, and the state to go on from."""
         before_B = tokens_BT.new_full((tokens_BT.shape[0],), self.eos) if state.pending_B is None else state.pending_B
         inputs_BT = torch.cat([before_B[:, None], tokens_BT[:, :-1]], 1)
         hidden_BTD, state = self._extend(state, inputs_BT)
-        log_probs_N = self.output.log_prob(hidden_BTD.flatten(0, 1), tokens_BT.flatten())
-        return log_probs_N.view(tokens_BT.shape), state._replace(pending_B=tokens_BT[:, -1])
+        return hidden_BTD, state._replace(pending_B=tokens_BT[:, -1])
 
     def _extend(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
         """Read tokens after a prefix of any length -> hidden_BTD and the longer prefix, nothing pending."""

@@ -1,0 +1,141 @@
+"""`chainrule export` and `chainrule import`, as a person or a program calls them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chainrule as cr
+from chainrule.cli.main import main
+from chainrule.interop.arpa import export, import_arpa
+
+TEXT = "the cat sat on the mat\na dog ran to the cat\nthe dog sat\n" * 4
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def chainrule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`chainrule ARGUMENTS…`, in this process -> exit code, standard output, standard error."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["chainrule", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text and the run of a trigram model of its words."""
+    folder = tmp_path_factory.mktemp("export")
+    (folder / "text.txt").write_text(TEXT, encoding="utf-8")
+    words: dict[str, Any] = {"tokenizer": "word", "settings": {"model": {"order": 3}}}
+    cr.train(folder / "text.txt", model="ngram", out=folder / "run", **words)
+    return folder
+
+
+def test_a_run_goes_out_and_comes_back(trained: Path, tmp_path: Path, chainrule: Call) -> None:
+    file, back = tmp_path / "x.arpa.gz", tmp_path / "back"
+    code, out, _ = chainrule("export", trained / "run", file, "--to", "arpa", "--json")
+    assert code == 0
+    written = json.loads(out)
+    assert written["path"] == str(file)
+    assert written["bytes"] == file.stat().st_size
+    code, out, _ = chainrule("import", file, "--out", back, "--json")
+    assert code == 0
+    made = json.loads(out)
+    assert made["run"] == str(back)
+    assert made["ngrams"] == written["ngrams"]
+    assert made["notes"] == []
+    one, other = cr.load(trained / "run"), cr.load(back)
+    assert made["vocab_size"] == one.tokenizer.vocab_size
+    lines = ["the cat sat", "a zebra ran", ""]
+    for first, second in zip(one.score(lines), other.score(lines), strict=True):
+        assert second.log_prob == pytest.approx(first.log_prob, abs=1e-5)
+    text = trained / "text.txt"
+    assert other.evaluate(text).bits_per_byte == pytest.approx(one.evaluate(text).bits_per_byte, rel=1e-6)
+    assert other.generate("the")[0].text == one.generate("the")[0].text
+    assert other.config.model.options["smoothing"] == "imported"
+
+
+def test_people_are_told_how_many_n_grams(trained: Path, tmp_path: Path, chainrule: Call) -> None:
+    code, out, _ = chainrule("export", trained / "run", tmp_path / "x.arpa")
+    assert code == 0
+    words = cr.load(trained / "run").tokenizer.vocab_size
+    assert f"1-grams  {words}\n" in out
+    code, out, _ = chainrule("import", tmp_path / "x.arpa", "--out", tmp_path / "back")
+    assert code == 0
+    assert f"vocab size   {words}\n" in out
+
+
+def test_the_same_import_again_finds_it_done(trained: Path, tmp_path: Path, chainrule: Call) -> None:
+    file, back = tmp_path / "x.arpa", tmp_path / "back"
+    export(trained / "run", file)
+    import_arpa(file, back)
+    before = (back / "model.safetensors").stat().st_mtime_ns
+    code, _, err = chainrule("import", file, "--out", back)
+    assert (code, err) == (0, f"{back} is finished already; choose another --out to import it anew\n")
+    assert (back / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_an_import_takes_nobodys_place(trained: Path, tmp_path: Path, chainrule: Call) -> None:
+    export(trained / "run", tmp_path / "x.arpa")
+    code, _, err = chainrule("import", tmp_path / "x.arpa", "--out", trained / "run")
+    assert code == 2
+    assert err == (
+        f"chainrule: {trained / 'run'} exists already and was not made by this command; choose another --out\n"
+    )
+
+
+def test_a_broken_file_leaves_no_run(tmp_path: Path, chainrule: Call) -> None:
+    (tmp_path / "x.arpa").write_text(TEXT)
+    code, _, err = chainrule("import", tmp_path / "x.arpa", "--out", tmp_path / "back")
+    assert code == 2
+    assert err == (
+        f"chainrule: {tmp_path / 'x.arpa'} is not an ARPA file: it has no line \\data\\; give a model in ARPA format\n"
+    )
+    assert not (tmp_path / "back").exists()
+
+
+def test_too_high_an_order_is_refused(tmp_path: Path, chainrule: Call) -> None:
+    sections = "".join(f"\n\\{k}-grams:\n" + ("-1 a\n-1 </s>\n-1 <s>\n" if k == 1 else "") for k in range(1, 10))
+    counts = "ngram 1=3\n" + "".join(f"ngram {k}=0\n" for k in range(2, 10))
+    (tmp_path / "x.arpa").write_text(f"\\data\\\n{counts}{sections}\n\\end\\\n")
+    code, _, err = chainrule("import", tmp_path / "x.arpa", "--out", tmp_path / "back")
+    assert code == 2
+    assert err.splitlines()[-1] == (
+        f"chainrule: {tmp_path / 'x.arpa'} has n-grams of 9 words, more than 8; prune it to a lower order"
+    )
+
+
+def test_only_n_grams_and_known_formats_are_exported(trained: Path, tmp_path: Path, chainrule: Call) -> None:
+    code, _, err = chainrule("export", trained / "run", tmp_path / "x", "--to", "arp")
+    assert (code, err) == (2, "chainrule: unknown format 'arp': did you mean 'arpa'? Known: arpa\n")
+    small = {"model": {"embedding": 4, "hidden": 4}}
+    cr.train(trained / "text.txt", model="rnn", tokenizer="word", steps=1, out=tmp_path / "rnn", settings=small)
+    code, _, err = chainrule("export", tmp_path / "rnn", tmp_path / "x")
+    assert code == 2
+    assert err == (
+        f"chainrule: {tmp_path / 'rnn'} is of the model rnn, but an ARPA file holds an n-gram model; "
+        "give a run of --model ngram\n"
+    )
+    assert not (tmp_path / "x").exists()
+
+
+def test_characters_go_out_with_a_sign_for_the_space(trained: Path, tmp_path: Path) -> None:
+    settings = {"model": {"order": 3, "across_lines": False}}
+    run = cr.train(trained / "text.txt", model="ngram", tokenizer="char", out=tmp_path / "char", settings=settings)
+    export(run.folder.path, tmp_path / "x.arpa")
+    back = cr.load(import_arpa(tmp_path / "x.arpa", tmp_path / "back").path)
+    line = "the dog ran"
+    spelled = " ".join(line.replace(" ", "▁"))
+    first, second = next(run.score([line])), next(back.score([spelled]))
+    assert second.log_prob == pytest.approx(first.log_prob, abs=1e-5)
