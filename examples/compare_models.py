@@ -20,13 +20,14 @@ def main() -> None:
     Path("test.txt").write_text(text[60_000:65_000], encoding="utf-8")
     rows = cr.compare(
         "book.txt",
-        models=["average", "feedforward", "lstm", "lstm:hierarchical"],  # MODEL or MODEL:OUTPUT
+        # MODEL or MODEL:OUTPUT, with options of the model in brackets
+        models=["ngram(order=3)", "average", "feedforward", "lstm(hidden=64)", "lstm:hierarchical(hidden=64)"],
+        mix=True,
         test="test.txt",
         steps=50,
         seed=1,
         out="runs/comparison",
         settings=SMALL,
-        per_model={"lstm": {"model": {"hidden": 64}}, "lstm:hierarchical": {"model": {"hidden": 64}}},
     )
     print(markdown(rows), end="")
     print(rows[0].protocol)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chainrule.api import make_config, train
+from chainrule.api import load, make_config, train
 from chainrule.config import parse_settings, read_toml
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
@@ -28,6 +28,7 @@ def test_there_are_the_recipes_that_the_benchmarks_name():
     assert {path.stem for path in RECIPES} >= {
         "ptb-lstm-small",
         "ptb-best-1h",
+        "ptb-mixture",
         "shakespeare-10min",
         "shakespeare-quick",
     }
@@ -46,11 +47,31 @@ def test_a_recipe_says_what_it_is_and_keeps_every_value_it_sets(path):
 
 @every_recipe
 def test_a_recipe_sets_a_budget(path):
-    training = make_config(path, {}, {}).training
-    assert training.minutes or training.steps or training.epochs
+    values = read_toml(path)
+    trained = [part for part in values["model"].get("parts", [values]) if part["model"]["name"] != "ngram"]
+    assert trained
+    for part in trained:
+        assert {"minutes", "steps", "epochs"} & set(part["training"])
 
 
-@every_recipe
+MIXTURES = [path for path in RECIPES if "parts" in read_toml(path)["model"]]
+
+
+@pytest.mark.parametrize("path", MIXTURES, ids=lambda path: path.stem)
+def test_a_recipe_for_a_mixture_trains_its_parts_and_mixes_them(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
+    text, recipe = stand_in(tmp_path / "text.txt", 200), read_toml(path)["model"]
+    few = parse_settings(["training.steps=3", "training.threads=1", "training.validations=1"])
+    run = train(text, config=path, out=tmp_path / "run", settings=few)
+    assert run.config.model.options["parts"] == len(recipe["parts"])
+    assert [cache["kind"] for cache in run.config.model.options["caches"]] == recipe["caches"]
+    parts = sorted((tmp_path / "run-parts").iterdir())
+    assert run.evaluate_held_out().cross_entropy <= min(load(part).evaluate_held_out().cross_entropy for part in parts)
+    again = train(text, config=path, out=tmp_path / "run", settings=few)
+    assert again.fingerprint == run.fingerprint
+
+
+@pytest.mark.parametrize("path", [path for path in RECIPES if path not in MIXTURES], ids=lambda path: path.stem)
 def test_a_recipe_trains(path, tmp_path, monkeypatch):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
     text = stand_in(tmp_path / "text.txt", 200)

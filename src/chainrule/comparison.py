@@ -6,15 +6,51 @@ is never trained again.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chainrule.api import Paths, Run, text_name, train
-from chainrule.config import merge
-from chainrule.errors import RunError
-from chainrule.fitting import Listener
+from chainrule.api import Paths, Run, load, text_name, train
+from chainrule.config import merge, parse_settings
+from chainrule.errors import ConfigError, RunError
+from chainrule.fitting import Listener, is_counted
+from chainrule.mixing import mix as mix_runs
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model that takes part, with what is special about it."""
+
+    name: str
+    model: str
+    output: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """The name as that of a folder."""
+        return re.sub(r"[^\w.+=-]+", "-", self.name).strip("-")
+
+
+def parse_contenders(text: str) -> list[Contender]:
+    """`lstm, lstm:adaptive, ngram(order=3, smoothing=additive)` -> one contender each."""
+    names = re.findall(r"[^,()\s][^,()]*(?:\([^()]*\))?", text)
+    if not names or re.sub(r"[,\s]", "", text) != re.sub(r"[,\s]", "", ",".join(names)):
+        raise ConfigError(
+            f"--models got '{text}'; it takes names with commas between, such as lstm,gru:adaptive,ngram(order=3)"
+        )
+    return [parse_contender(name.strip()) for name in names]
+
+
+def parse_contender(name: str) -> Contender:
+    """MODEL, MODEL:OUTPUT, either with options of the model in brackets."""
+    head, _, rest = name.partition("(")
+    model, _, output = head.strip().partition(":")
+    settings = [part.strip() for part in rest.rstrip(")").split(",") if part.strip()]
+    return Contender(name, model, output or None, parse_settings(settings))
 
 
 @dataclass(frozen=True)
@@ -35,43 +71,67 @@ class Row:
     run: str
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """All of it as JSON values; what is no number is None."""
+        return {name: None if value != value else value for name, value in asdict(self).items()}
 
 
 def compare(
     *data: str | Path,
-    models: Sequence[str],
+    models: str | Sequence[str | Contender],
     test: Paths = (),
+    mix: bool = False,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
-    per_model: Mapping[str, Mapping[str, Any]] | None = None,
     listener: Listener | None = None,
     done: Callable[[Row], None] = lambda row: None,
     **options: Any,
 ) -> list[Row]:
     """Train each model with the same options and measure it on `test` (else on the validation text), best first.
 
-    `options` are those of `train`; `per_model` adds settings for some models. A name may be MODEL or MODEL:OUTPUT.
+    `options` are those of `train`. A model is MODEL or MODEL:OUTPUT, with its own options in brackets, as in
+    `ngram(order=3)`. `mix` adds the mixture of the best counted model and the best network.
     """
     listener = listener or Listener()
     folder = Path(out) if out else Path("runs") / f"compare-{text_name(data[0])}"
+    test = test or options.get("valid", ())
     rows = []
-    for name in models:
-        model, _, output = name.partition(":")
-        extra = merge(settings or {}, (per_model or {}).get(name, {}))
-        listener.note(f"{name}:")
+    for contender in _contenders(models):
+        listener.note(f"{contender.name}:")
         run = train(
             *data,
-            model=model,
-            output=output or None,
-            out=folder / name.replace(":", "-"),
-            settings=extra,
+            model=contender.model,
+            output=contender.output,
+            out=folder / contender.folder,
+            settings=merge(settings or {}, {"model": contender.options}),
             listener=listener,
             **options,
         )
-        rows.append(measure(name, run, test or options.get("valid", ())))
+        rows.append(measure(contender.name, run, test))
         done(rows[-1])
-    return sorted(rows, key=lambda row: row.bits_per_byte)
+    if mix and (pair := _best_pair(rows)):
+        rows.append(measure("mixture of the best two kinds", _mix(pair, folder, listener), test))
+        done(rows[-1])
+    return sorted(rows, key=lambda row: (math.isnan(row.bits_per_byte), row.bits_per_byte))
+
+
+def _contenders(models: str | Sequence[str | Contender]) -> list[Contender]:
+    if isinstance(models, str):
+        return parse_contenders(models)
+    return [parse_contender(model) if isinstance(model, str) else model for model in models]
+
+
+def _best_pair(rows: Sequence[Row]) -> list[Run] | None:
+    """The best counted model and the best network; None if one kind is missing."""
+    best: dict[bool, Row] = {}
+    for row in sorted((row for row in rows if not math.isnan(row.bits_per_byte)), key=lambda row: row.bits_per_byte):
+        best.setdefault(is_counted(load(row.run).config), row)
+    return [load(best[kind].run) for kind in (True, False)] if len(best) == 2 else None
+
+
+def _mix(runs: list[Run], folder: Path, listener: Listener) -> Run:
+    """Their mixture, its weights fitted on the validation text of their training."""
+    name = "mixture-of-" + "-and-".join(run.folder.path.name for run in runs)
+    return mix_runs(runs, out=folder / name, note=listener.note)
 
 
 def measure(name: str, run: Run, test: Paths) -> Row:

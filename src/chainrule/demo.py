@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from chainrule.api import load
-from chainrule.comparison import Row, compare
+from chainrule.comparison import Contender, Row, compare, parse_contender
 from chainrule.files import write_atomically
 from chainrule.fitting import Listener
 
-MODELS = ("average", "feedforward", "rnn", "gru", "lstm", "sr", "conv-attention", "transformer")
-
-PER_MODEL: dict[str, dict[str, Any]] = {
-    "average": {"model": {"weights": "attention"}},
-}
+MODELS = (
+    Contender("unigram", "ngram", options={"order": 1}),
+    Contender("add-one trigram", "ngram", options={"order": 3, "smoothing": "additive"}),
+    Contender("modified Kneser-Ney 5-gram", "ngram"),
+    Contender("average", "average", options={"weights": "attention"}),
+    *map(parse_contender, ("feedforward", "rnn", "gru", "lstm", "sr", "conv-attention", "transformer")),
+)
 
 
 def builtin_text() -> str:
@@ -49,7 +50,7 @@ def run_demo(out: Path, seconds: float, listener: Listener) -> tuple[list[Row], 
         vocab_size=1024,
         minutes=seconds / 60,
         out=out,
-        per_model=PER_MODEL,
+        mix=True,
         listener=listener,
         done=lambda row: listener.note(f"  {row.bits_per_byte:.3f} bits per byte"),
     )

@@ -12,11 +12,19 @@ from chainrule.cli.common import Field, Json, Seed, Settings, print_json, say, t
 
 def compare(
     data: Annotated[list[str], typer.Argument(metavar="DATA…", help="Files, folders, - or hf:NAME/CONFIG:SPLIT.")],
-    models: Annotated[str, typer.Option(help="Names with commas between; MODEL:OUTPUT for another output layer.")],
+    models: Annotated[
+        str,
+        typer.Option(
+            help="Names with commas between; MODEL:OUTPUT for another output layer, ngram(order=3) for options."
+        ),
+    ],
     valid: Annotated[list[str] | None, typer.Option(help="Validation text (default: the last 5% of DATA).")] = None,
     test: Annotated[list[str] | None, typer.Option(help="Text to measure on (default: the validation text).")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="As in train.")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="As in train.")] = None,
+    mix: Annotated[
+        bool, typer.Option("--mix", help="Add the mixture of the best counted model and the best network.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="A TOML file of options for all of them.")] = None,
     settings: Settings = None,
     minutes: Annotated[float | None, typer.Option(help="Budget of each model (default: 5).")] = None,
@@ -36,9 +44,10 @@ def compare(
     with training_display() as listener:
         rows = run_comparison(
             *data,
-            models=[name.strip() for name in models.split(",") if name.strip()],
+            models=models,
             valid=valid or (),
             test=test or (),
+            mix=mix,
             tokenizer=tokenizer,
             vocab_size=vocab_size,
             config=config,
@@ -50,7 +59,7 @@ def compare(
             field=field,
             out=out,
             listener=listener,
-            done=lambda row: listener.note(f"{row.model}: {row.bits_per_byte:.3f} bits per byte"),
+            done=lambda row: listener.note(f"{row.model}: {leaderboard.bits(row)} bits per byte"),
         )
     if json:
         print_json([row.to_dict() for row in rows])

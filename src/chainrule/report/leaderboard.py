@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,16 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.parameters:,}",
         f"{row.train_seconds:.0f}",
         f"{row.peak_memory / 2**20:,.0f} MB",
-        f"{row.perplexity:.2f}",
-        f"{row.bits_per_byte:.3f}",
+        "none" if math.isnan(row.perplexity) else f"{row.perplexity:.2f}",
+        bits(row),
         f"{row.train_tokens_per_second:,.0f}",
         f"{row.generate_tokens_per_second:,.0f}",
     )
+
+
+def bits(row: Row) -> str:
+    """Bits per byte; a model that gives scores and no probabilities has none."""
+    return "none" if math.isnan(row.bits_per_byte) else f"{row.bits_per_byte:.3f}"
 
 
 def show(rows: Sequence[Row], title: str = "") -> None:

@@ -1,0 +1,132 @@
+"""ARPA, the format in which n-gram models are exchanged: tables and runs to files, and back.
+
+`write_arpa` and `read_arpa` are about tables; `export` and `import_arpa` are the verbs, about runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from chainrule.config import NamedSection, RunConfig, TokenizerConfig
+from chainrule.counting.table import Table
+from chainrule.errors import ConfigError, DataError, unknown_name
+from chainrule.files import folder_atomically
+from chainrule.interop.arpa_reader import Progress, read_content
+from chainrule.interop.arpa_trie import build_table
+from chainrule.interop.arpa_writer import write_arpa
+from chainrule.machine import PeakMemory
+from chainrule.models.ngram import Ngram, NgramConfig
+from chainrule.runs import RunFolder, count_parameters, load_model
+from chainrule.text.readers import open_texts
+from chainrule.text.tokenizers.word import WordTokenizer
+
+__all__ = ["Arpa", "Exported", "export", "import_arpa", "read_arpa", "write_arpa"]
+
+FORMATS = ("arpa",)
+MOST_ORDERS = 8
+
+
+class Arpa(NamedTuple):
+    """What a file holds."""
+
+    table: Table  # ids: 0 `<unk>`, 1 `<s>` and `</s>`, then the words
+    words: list[str]  # in the order of the file, without the marks
+    notes: list[str]  # what was odd about it, for a person to read
+
+
+class Exported(NamedTuple):
+    """What was written."""
+
+    path: Path
+    bytes: int
+    ngrams: list[int]  # by order
+
+
+def read_arpa(path: str | Path, *, progress: Progress | None = None) -> Arpa:
+    """The table of an ARPA file, plain or compressed; it gives the scores that KenLM gives with that file."""
+    content = read_content(path, progress)
+    return Arpa(build_table(content, str(path)), content.words, content.notes)
+
+
+def export(run: str | Path, path: str | Path, *, to: str = "arpa", progress: Progress | None = None) -> Exported:
+    """Write the model of a run's folder to a file that other tools read."""
+    if to not in FORMATS:
+        raise unknown_name("format", to, FORMATS)
+    folder, target = RunFolder(run), Path(path)
+    name, tokenizer = folder.read_config().model.name, folder.read_tokenizer()
+    if name != "ngram":
+        raise ConfigError(
+            f"{folder.path} is of the model {name}, but an ARPA file holds an n-gram model; give a run of --model ngram"
+        )
+    table = cast(Ngram, load_model(folder, tokenizer)).table
+    pieces = [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
+    write_arpa(table, pieces, target, unk=tokenizer.unk, progress=progress)
+    return Exported(target, target.stat().st_size, table.sizes)
+
+
+def import_arpa(
+    path: str | Path,
+    out: str | Path,
+    *,
+    note: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
+) -> RunFolder:
+    """Make a run of a file that another tool wrote. The same call again finds it done."""
+    folder = Path(out)
+    request = {"import": open_texts([path]).fingerprint()}
+    if folder.exists():
+        if RunFolder(folder).read_request() != request:
+            raise ConfigError(f"{out} exists already and was not made by this command; choose another --out")
+        note(f"{out} is finished already; choose another --out to import it anew")
+        return RunFolder(folder)
+    began, memory = time.perf_counter(), PeakMemory()
+    arpa = read_arpa(path, progress=progress)
+    for text in arpa.notes:
+        note(text)
+    model = _model(arpa, path)
+    with folder_atomically(folder) as place:
+        _write(RunFolder(place), model, arpa, request)
+        result = _result(model, time.perf_counter() - began, memory.bytes)
+        RunFolder(place).write_result({**result, "notes": arpa.notes})
+    return RunFolder(folder)
+
+
+def _model(arpa: Arpa, path: str | Path) -> Ngram:
+    if arpa.table.order > MOST_ORDERS:
+        raise DataError(
+            f"{path} has n-grams of {arpa.table.order} words, more than {MOST_ORDERS}; prune it to a lower order"
+        )
+    config = NgramConfig(order=arpa.table.order, smoothing="imported", across_lines=False)
+    return Ngram(config, arpa.table, np.zeros(arpa.table.vocab_size, np.int64))  # the file does not tell counts
+
+
+def _write(folder: RunFolder, model: Ngram, arpa: Arpa, request: dict[str, Any]) -> None:
+    tokenizer = WordTokenizer(arpa.words)
+    tokenizer.save(folder.path)
+    model.save(folder.path / "model.safetensors")
+    folder.write_signature({"data": request["import"], "tokenizer": f"{tokenizer.kind}#{tokenizer.fingerprint}"})
+    folder.write_request(request)
+    chosen = NamedSection(name="ngram", **model.config.model_dump(mode="json"))
+    folder.write_config(
+        RunConfig(model=chosen, tokenizer=TokenizerConfig(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size))
+    )
+
+
+def _result(model: Ngram, seconds: float, memory: int) -> dict[str, Any]:
+    """What the import came to, told as a training tells it."""
+    return {
+        "steps": 0,
+        "seconds": round(seconds, 2),
+        "train_seconds": round(seconds, 2),
+        "tokens": 0,
+        "parameters": count_parameters(model),
+        "tokens_per_second": None,
+        "ngrams": model.table.sizes,
+        "budget": {},
+        "peak_memory": memory,
+    }
