@@ -16,7 +16,7 @@ SOURCE = Path(chainrule.__file__).parent
 DOCS = SOURCE.parent.parent / "docs"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-BASE = {"errors", "types", "config", "registry", "files", "arrays", "machine"}
+BASE = {"errors", "types", "config", "registry", "files", "arrays", "machine", "graphs"}
 TABLE = {
     "text": set(),
     "data": {"text"},
@@ -40,6 +40,7 @@ INSIDE_THE_BASE = {
     "files": {"errors"},
     "arrays": {"errors", "files"},
     "machine": {"errors"},
+    "graphs": set(),
 }
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from chainrule.errors import ConfigError, unknown_name
+from chainrule.graphs import left_out
 from chainrule.layers.cells import Gru, Lstm, Rnn
 from chainrule.layers.dropout import drop
 from chainrule.layers.unroll import Cell, States, unroll
@@ -125,7 +126,7 @@ class Recurrence(nn.Module):
             tuple(layer.bias_G.new_zeros(batch, self.hidden_size) for _ in range(layer.cell.states)) for layer in layers
         ]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop would be unrolled step by step
+    @left_out  # a graph would unroll the loop step by step
     def forward(self, inputs_BTD: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """inputs_BTD and the state before them (None: zeros) -> (hidden_BTH, the state after them)."""
         device = inputs_BTD.device.type

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from chainrule.config import TrainingConfig
 from chainrule.data.batches import Batches, to_device
 from chainrule.errors import ConfigError
+from chainrule.graphs import compile_model
 from chainrule.runs import Checkpoint, RunFolder, load_weights, weights_of
 from chainrule.training.budget import Clock, progress
 from chainrule.training.optimizers import make_optimizers, set_rate
@@ -95,7 +96,7 @@ class Trainer:
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.standing, self.average, self.state = Standing(), Average(), None
         self.steps_per_epoch = self.batches.per_epoch / self.config.accumulate
-        self.forward = torch.compile(self.model) if self.config.compile else self.model
+        self.forward = compile_model(self.model) if self.config.compile else self.model
 
     # The whole
 
