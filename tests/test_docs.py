@@ -17,8 +17,8 @@ from typer.main import get_command
 
 import chainrule as cr
 from chainrule.api import make_config
-from chainrule.cli.main import app
-from chainrule.comparison import Row
+from chainrule.cli.main import _repeat, app
+from chainrule.comparison import Contender, Row, parse_contenders
 from chainrule.config import (
     DataConfig,
     Recipe,
@@ -31,6 +31,7 @@ from chainrule.config import (
 )
 from chainrule.demo import builtin_text
 from chainrule.fitting import Fitted, fit
+from chainrule.mixing import Ingredients
 from chainrule.models.language_model import LanguageModelConfig
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS, TOKENIZERS
 
@@ -77,6 +78,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHAINRULE_CACHE", str(folder / "cache"))
         cr.train(folder / "book.txt", model="lstm", tokenizer="char", steps=3, out=folder / "lstm", settings=small)
+        cr.train(folder / "book.txt", model="ngram", tokenizer="word", out=folder / "ngram")
     return folder
 
 
@@ -90,8 +92,8 @@ def at_desk(desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
     for name in ("book.txt", "test.txt"):
         shutil.copy(desk / name, tmp_path / name)
-    for name in ("lstm", "book"):
-        shutil.copytree(desk / "lstm", tmp_path / "runs" / name)
+    for name, made in (("lstm", "lstm"), ("book", "lstm"), ("ngram", "ngram")):
+        shutil.copytree(desk / made, tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHAINRULE_CACHE", str(desk / "cache"))
     monkeypatch.setattr("chainrule.api.fit", brief)
@@ -120,16 +122,20 @@ def test_command_parses(line: str) -> None:
     if words[0] == "--help":
         return
     assert words[0] in VERBS, f"no verb '{words[0]}'"
-    parsed = VERBS[words[0]].make_context(words[0], words[1:]).params
-    for name in (parsed.get("models") or parsed.get("model") or "lstm").split(","):
-        _check_options(name, parsed)
+    parsed = VERBS[words[0]].make_context(words[0], _repeat(words[1:], "--prune")).params
+    for contender in parse_contenders(parsed.get("models") or parsed.get("model") or "lstm"):
+        _check_options(contender, parsed)
 
 
-def _check_options(name: str, parsed: dict[str, Any]) -> None:
-    """Every `--set` of a command names an option that its model, output layer and objective have."""
-    model, _, output = name.partition(":")
-    chosen = {"model": model, "output": output or parsed.get("output"), "objective": parsed.get("objective")}
-    named = {section: {"name": value} for section, value in chosen.items()}
+def _check_options(contender: Contender, parsed: dict[str, Any]) -> None:
+    """Every option of a command, named, in brackets or by `--set`, is one that its model and the others have."""
+    own = {name: parsed.get(name) or None for name in ("order", "smoothing", "prune", "quantize")}
+    named = {
+        "model": {"name": contender.model, **own, **contender.options},
+        "output": {"name": contender.output or parsed.get("output")},
+        "objective": {"name": parsed.get("objective")},
+        "training": {"memory": parsed.get("memory")},
+    }
     config = make_config(None, named, parse_settings(parsed.get("settings") or []))
     for registry, section in ((MODELS, config.model), (OUTPUTS, config.output), (OBJECTIVES, config.objective)):
         parse(registry.get(section.name).make.Config, section.options)
@@ -140,7 +146,8 @@ def test_toml_is_a_configuration(snippet: Snippet, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(snippet.text, encoding="utf-8")
     config = make_config(file, {}, {})
-    parse(MODELS.get(config.model.name).make.Config, config.model.options, "model")
+    recipe = "parts" in config.model.options  # for a mixture: its parts have models of their own
+    parse(Ingredients if recipe else MODELS.get(config.model.name).make.Config, config.model.options, "model")
     understood = config.model_dump(mode="json")
     for section, options in tomllib.loads(snippet.text).items():
         for name, value in options.items() if isinstance(options, dict) else ():
@@ -229,7 +236,8 @@ def test_every_default_is_told_truly() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \|[^|]+\| ([^|]+) \|", _page("configuration.md"), re.MULTILINE))
     for section in (DataConfig, TokenizerConfig, TrainingConfig, LanguageModelConfig):
         for name, field in section.model_fields.items():
-            assert rows[name].replace(",", "") == _told(field.default), name
+            told = {"memory": "no bound"}.get(name) or _told(field.default)
+            assert rows[name].replace(",", "") == told, name
 
 
 def _told(default: Any) -> str:

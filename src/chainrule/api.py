@@ -123,7 +123,8 @@ class Run:
         self, texts: Paths, *, field: str | None = None, threads: int | None = None
     ) -> Iterator[tuple[list[float], list[int]]]:
         """log p and the number of tokens of each line of a text, in the order of the text, some lines at a time."""
-        blocks = _whole_lines(open_texts(_strings(texts), field=field or self.config.data.field).strings())
+        opened = open_texts(_strings(texts), field=field or self.config.data.field)
+        blocks = _whole_lines(opened.strings(any_bytes=self.tokenizer.any_bytes))
         if not hasattr(self.model, "score_lines"):
             for block in blocks:
                 scored = list(self.score(block.removesuffix("\n").split("\n")))

@@ -70,14 +70,14 @@ def open_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     except FileNotFoundError:
         raise RunError(f"{path.parent} has no model yet; run the command that makes it again") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunError(f"{path} is damaged; run the same train command again, or restore the file") from None
+        raise RunError(f"{path} is damaged; delete it and run the same train command again, or restore it") from None
     return arrays, metadata
 
 
 def _map(path: Path, start: int, about: dict[str, Any]) -> Array:
     dtype, shape = np.dtype(DTYPES[about["dtype"]]), tuple(about["shape"])
     begin, end = about["data_offsets"]
-    if end - begin != dtype.itemsize * int(np.prod(shape)):
+    if begin < 0 or end - begin != dtype.itemsize * int(np.prod(shape)):
         raise ValueError("an array is not as long as its shape says")
     if begin == end:
         return np.zeros(shape, dtype)

@@ -37,19 +37,21 @@ class Contender:
 
 def parse_contenders(text: str) -> list[Contender]:
     """`lstm, lstm:adaptive, ngram(order=3, smoothing=additive)` -> one contender each."""
-    names = re.findall(r"[^,()\s][^,()]*(?:\([^()]*\))?", text)
-    if not names or re.sub(r"[,\s]", "", text) != re.sub(r"[,\s]", "", ",".join(names)):
+    names = [name.strip() for name in re.split(r",(?![^()]*\))", text) if name.strip()]
+    if not names or not all(re.fullmatch(r"[^()]+(\([^()]*\))?", name) for name in names):
         raise ConfigError(
             f"--models got '{text}'; it takes names with commas between, such as lstm,gru:adaptive,ngram(order=3)"
         )
-    return [parse_contender(name.strip()) for name in names]
+    return [parse_contender(name) for name in names]
 
 
 def parse_contender(name: str) -> Contender:
     """MODEL, MODEL:OUTPUT, either with options of the model in brackets."""
     head, _, rest = name.partition("(")
     model, _, output = head.strip().partition(":")
-    settings = [part.strip() for part in rest.rstrip(")").split(",") if part.strip()]
+    settings = [part.strip() for part in re.split(r",(?![^\[]*\])", rest.rstrip(")")) if part.strip()]
+    if wrong := [part for part in settings if "=" not in part]:
+        raise ConfigError(f"'{name}' has '{wrong[0]}' in brackets; options are key=value, such as ngram(order=3)")
     return Contender(name, model, output or None, parse_settings(settings))
 
 
@@ -108,7 +110,7 @@ def compare(
         )
         rows.append(measure(contender.name, run, test))
         done(rows[-1])
-    if mix and (pair := _best_pair(rows)):
+    if mix and (pair := _best_pair([load(row.run) for row in rows])):
         rows.append(measure("mixture of the best two kinds", _mix(pair, folder, listener), test))
         done(rows[-1])
     return sorted(rows, key=lambda row: (math.isnan(row.bits_per_byte), row.bits_per_byte))
@@ -120,18 +122,26 @@ def _contenders(models: str | Sequence[str | Contender]) -> list[Contender]:
     return [parse_contender(model) if isinstance(model, str) else model for model in models]
 
 
-def _best_pair(rows: Sequence[Row]) -> list[Run] | None:
-    """The best counted model and the best network; None if one kind is missing."""
-    best: dict[bool, Row] = {}
-    for row in sorted((row for row in rows if not math.isnan(row.bits_per_byte)), key=lambda row: row.bits_per_byte):
-        best.setdefault(is_counted(load(row.run).config), row)
-    return [load(best[kind].run) for kind in (True, False)] if len(best) == 2 else None
+def _best_pair(runs: Sequence[Run]) -> list[Run] | None:
+    """The best counted model and the best network; None if one kind is missing.
+
+    They are chosen on the validation text, whatever they are measured on: a test text chooses nothing.
+    """
+    best: dict[bool, tuple[float, Run]] = {}
+    for run in runs:
+        bits, kind = run.evaluate_held_out().bits_per_byte, is_counted(run.config)
+        if bits < best.get(kind, (math.inf, run))[0]:  # never so for scores, whose bits are no number
+            best[kind] = (bits, run)
+    return [best[kind][1] for kind in (True, False)] if len(best) == 2 else None
 
 
 def _mix(runs: list[Run], folder: Path, listener: Listener) -> Run:
-    """Their mixture, its weights fitted on the validation text of their training."""
-    name = "mixture-of-" + "-and-".join(run.folder.path.name for run in runs)
-    return mix_runs(runs, out=folder / name, note=listener.note)
+    """Their mixture, its weights fitted on the validation text of their training.
+
+    A network that was trained on is another one, and so is its mixture: the name tells them apart.
+    """
+    name = "-and-".join(run.folder.path.name for run in runs)
+    return mix_runs(runs, out=folder / f"mixture-of-{name}-{runs[1].fingerprint.hex()[:8]}", note=listener.note)
 
 
 def measure(name: str, run: Run, test: Paths) -> Row:

@@ -10,13 +10,14 @@ finished run has every choice written out.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from chainrule.errors import ConfigError, unknown_name
 
@@ -98,13 +99,16 @@ class TrainingConfig(Section):
     device: str = Field("auto", description="auto, cpu, cuda, mps")
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: int = Field(0, ge=0, description="CPU threads; 0: one a physical core")
-    memory: str | None = Field(
-        None,
-        pattern=r"^\d+(\.\d+)?\s*[kKmMgGtT]?[bB]?$",
-        description="most memory for counting n-grams, e.g. 1G or 500M",
-    )
+    memory: str | None = Field(None, description="most memory for counting n-grams, e.g. 1G or 500M")
     save_seconds: float = Field(60.0, gt=0, description="seconds between checkpoints")
     log_steps: int = Field(50, ge=1, description="steps between lines of metrics.jsonl")
+
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"\d+(\.\d+)?\s*[kmgt]?b?", value.strip().lower()):
+            raise ConfigError(f"training.memory = {value!r}: expected a number of bytes, such as 1G, 500M or 65536")
+        return value
 
 
 class Recipe(Section):

@@ -74,7 +74,8 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     request = _request(config)
     _same_request(folder, request)
     counted = is_counted(config)
-    if (done := folder.read_result()) and (counted or done["budget"] == _budget(config)):
+    done = folder.read_result()
+    if done and (folder.has_model() if counted else done["budget"] == _budget(config)):
         more = "" if counted else ", or a larger budget to train on"
         listener.note(f"{out} is finished already; choose another --out{more}")
         return Fitted(folder, True, done)
@@ -135,6 +136,11 @@ def _refuse_training_options(config: RunConfig) -> None:
             raise ConfigError(
                 f"{config.model.name} is counted, not trained, and has no {section} to choose; leave --{section} out"
             )
+    if config.model.options.get("smoothing") == "imported":
+        raise ConfigError(
+            "the smoothing 'imported' is that of a file which another program made; choose one that can be estimated, "
+            "such as modified-kneser-ney"
+        )
 
 
 # Counting

@@ -95,6 +95,9 @@ class RunFolder:
             return
         write_atomically(self.path / "model.safetensors", save_bytes(weights_of(model)))
 
+    def has_model(self) -> bool:
+        return (self.path / "model.safetensors").exists()
+
     def read_weights(self) -> dict[str, Tensor]:
         path = self.path / "model.safetensors"
         if not path.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -34,8 +35,16 @@ def say(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """A result for machines, on standard output."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """A result for machines, on standard output; JSON has no infinity and no NaN, so these become null."""
+    print(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_fields(values: dict[str, Any]) -> None:
@@ -43,6 +52,7 @@ def print_fields(values: dict[str, Any]) -> None:
     width = max(map(len, values))
     for name, value in values.items():
         shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else value
+        shown = "none" if value is None else shown
         print(f"{name.replace('_', ' '):<{width}}  {shown}")
 
 

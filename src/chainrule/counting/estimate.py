@@ -59,11 +59,11 @@ def estimate(
         )
         sample = Sample(trie, room, note, np.asarray(valid), plan.delta, plan.thresholds, threads)
         estimates = SMOOTHINGS[plan.smoothing](sample)
+        room.rest()
         return make_table(
             trie,
             estimates,
             thresholds=plan.thresholds,
             normalised=plan.smoothing != "stupid-backoff",
             quantize=plan.quantize,
-            room=room,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +23,20 @@ class Room:
         self.memory = memory
         self.folder = folder
         self._files = 0
+        self._mapped: list[np.memmap[Any, Any]] = []
 
     def empty(self, size: int, dtype: Any) -> Array:
         """An array to fill; what was not written yet takes no space."""
         if self.folder is None or size == 0:
             return np.empty(size, dtype)
-        return np.memmap(self.path(), dtype, "w+", shape=(size,))
+        self._mapped.append(np.memmap(self.path(), dtype, "w+", shape=(size,)))
+        return self._mapped[-1]
+
+    def rest(self) -> None:
+        """Let go of the memory behind files: what is used again is read again. To be called between two stages."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for array in self._mapped:
+                array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
     def path(self) -> Path:
         """The name of a new file."""

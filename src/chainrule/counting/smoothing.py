@@ -204,6 +204,7 @@ def left_neighbours(trie: Trie, room: Room) -> Array:
     counts_X[: top.start] = 0
     counts_X[top] = trie.counts(trie.order)
     for k in range(trie.order, 1, -1):
+        room.rest()
         _count_links(trie.links_X[trie.level(k)], counts_X)
     if not trie.across_lines:
         nodes = slice(trie.eos, trie.eos + 1)
@@ -249,6 +250,7 @@ def _interpolate(
     weights_NB = np.ones((trie.order, BUCKETS)) if weights is None else weights
     _interpolate_words(counts_X[trie.level(1)], taken_NR[0], types, weights_NB[0], probs_X)
     for k in range(2, trie.order + 1):
+        sample.room.rest()
         share_out(
             trie.level(k - 1),
             sample.threads,

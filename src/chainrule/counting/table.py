@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chainrule.arrays import open_arrays, write_arrays
-from chainrule.counting.room import Array, Room
+from chainrule.counting.room import Array
 from chainrule.counting.smoothing import Estimates
 from chainrule.counting.trie import Trie
 from chainrule.errors import RunError
@@ -87,7 +87,7 @@ class Table:
 def load_table(path: Path) -> tuple[Table, dict[str, Array]]:
     """The table in a file, mapped, and the other arrays there."""
     arrays, about = open_arrays(path)
-    if about.get("format") != FORMAT:
+    if about.get("format") != FORMAT or not arrays.keys() >= set(Arrays._fields):
         raise RunError(f"{path} is not of an n-gram model; restore the run's own file")
     kept = Arrays(*(np.asarray(arrays.pop(name)) for name in Arrays._fields))
     lines, normalised = bool(int(about["across_lines"])), bool(int(about["normalised"]))
@@ -97,9 +97,7 @@ def load_table(path: Path) -> tuple[Table, dict[str, Array]]:
 # Making
 
 
-def make_table(
-    trie: Trie, estimates: Estimates, *, thresholds: list[int], normalised: bool, quantize: bool, room: Room
-) -> Table:
+def make_table(trie: Trie, estimates: Estimates, *, thresholds: list[int], normalised: bool, quantize: bool) -> Table:
     """Put probabilities into their final form, without the n-grams that were seen too rarely."""
     with np.errstate(divide="ignore"):
         probs_X = np.log10(estimates.probs_X, out=estimates.probs_X)

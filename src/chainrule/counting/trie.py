@@ -106,9 +106,10 @@ def count(
             runs.add(windows)
     blocks = [windows] if runs is None else runs.merged()
     trie = _build(blocks, bounds, order, eos, across_lines, vocab_size, room)
+    del windows, blocks  # as large as the text
     trie.opening = np.asarray(tokens[: order - 1])
     trie.counts_X[:vocab_size] = _word_counts(tokens, vocab_size)
-    _link(trie, threads)
+    _link(trie, room, threads)
     return trie
 
 
@@ -265,12 +266,13 @@ def _finish(
             first_X[word] = sizes[1]
 
 
-def _link(trie: Trie, threads: int) -> None:
+def _link(trie: Trie, room: Room, threads: int) -> None:
     """Find every n-gram without its first word."""
     trie.links_X[: trie.vocab_size] = 0
     if trie.order > 1:
         trie.links_X[trie.level(2)] = trie.words_X[trie.level(2)]
     for k in range(3, trie.order + 1):
+        room.rest()
         share_out(trie.level(k - 1), threads, _link_children, trie.words_X, trie.first_X, trie.links_X)
 
 

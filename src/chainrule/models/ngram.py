@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from chainrule.counting import query
 from chainrule.counting.estimate import Plan, estimate
+from chainrule.counting.smoothing import SMOOTHINGS
 from chainrule.counting.table import Table, load_table
+from chainrule.errors import ConfigError, unknown_name
 from chainrule.registry import MODELS
 from chainrule.types import Vocabulary, select_rows
 
@@ -56,15 +58,32 @@ class NgramConfig(BaseModel):
     )
     quantize: bool = Field(False, description="keep probabilities as bytes: half the size, a little less exact")
 
+    @field_validator("smoothing", mode="before")
+    @classmethod
+    def _known(cls, name: Any) -> Any:
+        if isinstance(name, str) and name not in get_args(Smoothing):
+            raise unknown_name("smoothing", name, SMOOTHINGS)
+        return name
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.prune:
-            if self.prune[0] != 0:
-                raise ValueError("words cannot be pruned, so the first number is 0; cut the vocabulary with vocab_size")
-            if list(self.prune) != sorted(self.prune) or len(self.prune) > self.order:
-                raise ValueError("prune takes numbers that never fall, at most one an order, as in 0 0 1")
-            if any(self.prune) and self.smoothing in ("additive", "katz"):
-                raise ValueError(f"prune goes with the other smoothings, not with {self.smoothing}")
+        if not self.prune:
+            return self
+        got = " ".join(map(str, self.prune))
+        if self.prune[0] != 0:
+            raise ConfigError(
+                f"prune got {got}, but words cannot be pruned, so the first number is 0; cut the vocabulary with "
+                "vocab_size"
+            )
+        if list(self.prune) != sorted(self.prune) or len(self.prune) > self.order:
+            raise ConfigError(
+                f"prune got {got}; with order {self.order} it takes at most {self.order} numbers that never fall, "
+                "such as 0 0 1"
+            )
+        if any(self.prune) and self.smoothing in ("additive", "katz"):
+            raise ConfigError(
+                f"prune got {got}, but {self.smoothing} cannot leave n-grams out; choose another smoothing"
+            )
         return self
 
 
@@ -194,9 +213,11 @@ class Ngram(nn.Module):
         state_N = np.empty(self.table.order, np.int64)
         query.begin(state_N, self.eos)
         probs_T, _ = query.walk(self.table.arrays, tokens, state_N, self.eos, self.table.absent)
+        if not len(tokens):
+            return np.empty(0), np.empty(0, np.int64)
         ends = np.flatnonzero(tokens == self.eos) + 1
         starts = np.concatenate([[0], ends[:-1] if len(ends) and ends[-1] == len(tokens) else ends])
-        nats_L = np.add.reduceat(probs_T, starts, dtype=np.float64) * query.LN10 if len(tokens) else np.empty(0)
+        nats_L = np.add.reduceat(probs_T, starts, dtype=np.float64) * query.LN10
         return nats_L, np.diff(starts, append=len(tokens))
 
 

@@ -1,0 +1,447 @@
+"""N-gram models as runs: counted from text, kept in a folder, measured, scored, compressed with, and told when not."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chainrule as cr
+from builders import pairs_text
+from chainrule import api
+from chainrule.config import parse_bytes
+from chainrule.demo import builtin_text
+from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
+from chainrule.evaluation.report import SCORES_ONLY
+from chainrule.fitting import Listener
+from chainrule.mixing import mix
+from chainrule.report import leaderboard
+from chainrule.text.readers import Texts, open_texts
+
+CHINESE = "床前明月光疑是地上霜\n举头望明月低头思故乡\n" * 20 + "明月几时有把酒问青天\n" * 3
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some English, three ways, and some Chinese."""
+    folder = tmp_path_factory.mktemp("ngrams")
+    lines = builtin_text().splitlines(keepends=True)
+    (folder / "text.txt").write_text("".join(lines[:1500]))
+    (folder / "valid.txt").write_text("".join(lines[1500:1700]))
+    (folder / "test.txt").write_text("".join(lines[1700:2300]))
+    (folder / "pairs.txt").write_text(pairs_text(200))
+    (folder / "chinese.txt").write_text(CHINESE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def words(place: Path) -> cr.Run:
+    return cr.train(place / "text.txt", model="ngram", tokenizer="word", valid=place / "valid.txt", out=place / "words")
+
+
+@pytest.fixture(scope="module")
+def scores(place: Path) -> cr.Run:
+    """Stupid back-off, which gives scores and no probabilities."""
+    options: dict[str, Any] = {"smoothing": "stupid-backoff", "order": 3}
+    return cr.train(place / "text.txt", model="ngram", tokenizer="word", out=place / "scores", **options)
+
+
+def told(call: Any, kind: type[ChainruleError]) -> str:
+    """The sentence of an error."""
+    with pytest.raises(kind) as caught:
+        call()
+    return str(caught.value)
+
+
+# The folder
+
+
+def test_a_run_is_a_folder_without_what_counting_has_no_use_for(words: cr.Run, place: Path) -> None:
+    folder = words.folder.path
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"config.toml", "tokenizer.json", "model.safetensors", "result.json", "signature", "training"}
+    assert [path.name for path in (folder / "training").iterdir()] == ["request.json"]
+    config = (folder / "config.toml").read_text()
+    sections = [line for line in config.splitlines() if line.startswith("[")]
+    assert sections == ["[data]", "[tokenizer]", "[model]"]
+    options = words.config.model.options
+    assert options == {
+        "order": 5,
+        "smoothing": "modified-kneser-ney",
+        "delta": 1.0,
+        "prune": [],
+        "across_lines": False,
+        "quantize": False,
+    }
+
+
+def test_the_result_says_what_was_counted(words: cr.Run, place: Path) -> None:
+    result = json.loads((words.folder.path / "result.json").read_text())
+    assert set(result) == {
+        "steps",
+        "seconds",
+        "train_seconds",
+        "tokens",
+        "parameters",
+        "tokens_per_second",
+        "ngrams",
+        "budget",
+        "peak_memory",
+    }
+    tokens = words.open(place / "text.txt").tokens.tolist()
+    eos, vocab_size = words.tokenizer.eos, words.tokenizer.vocab_size
+    bigrams = {*zip([eos, *tokens], tokens, strict=False)}
+    assert (result["steps"], result["tokens"], result["ngrams"][:2]) == (0, len(tokens), [vocab_size, len(bigrams)])
+    assert result["parameters"] == sum(result["ngrams"]) + sum(result["ngrams"][:-1])
+    assert result["budget"] == {"minutes": None, "steps": None, "epochs": None}
+
+
+def test_the_same_command_again_finds_it_done(words: cr.Run, place: Path) -> None:
+    before, notes = (words.folder.path / "model.safetensors").stat(), []
+    options: dict[str, Any] = {"model": "ngram", "tokenizer": "word", "valid": place / "valid.txt"}
+    again = cr.train(place / "text.txt", **options, minutes=1, memory="1M", out=place / "words", listener=note(notes))
+    assert notes == [f"{place / 'words'} is finished already; choose another --out"]
+    assert again.result == words.result
+    assert (words.folder.path / "model.safetensors").stat().st_mtime_ns == before.st_mtime_ns
+    sentence = told(
+        lambda: cr.train(place / "text.txt", **options, order=4, out=place / "words"),
+        ConfigError,
+    )
+    assert sentence == (
+        f"{place / 'words'} was made with other options (model.order was None, now 4); "
+        "repeat the command it was made with to go on, or choose another --out"
+    )
+
+
+def note(notes: list[str]) -> Listener:
+    return Listener(note=notes.append)
+
+
+@pytest.mark.parametrize("kept", [(), ("result.json",)], ids=["killed while counting", "the model deleted"])
+def test_what_was_broken_off_is_finished_by_the_same_command(place: Path, tmp_path: Path, kept: tuple[str]) -> None:
+    def again() -> cr.Run:
+        return cr.train(place / "pairs.txt", model="ngram", tokenizer="char", order=3, out=tmp_path / "run")
+
+    whole = (again().folder.path / "model.safetensors").read_bytes()
+    for name in {"model.safetensors", "result.json"} - set(kept):
+        (tmp_path / "run" / name).unlink()
+    run = cr.load(tmp_path / "run")
+    sentence = f"{tmp_path / 'run'} has no model yet; run the command that makes it again"
+    assert told(lambda: run.model, RunError) == sentence
+    assert again().result["ngrams"][0] == 12
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == whole
+
+
+def test_a_run_that_was_broken_off_wants_its_own_text(tmp_path: Path) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "run"
+    text.write_text(pairs_text(50))
+    cr.train(text, model="ngram", tokenizer="char", out=out)
+    (out / "result.json").unlink()
+    text.write_text(pairs_text(50, seed=1))
+    assert told(lambda: cr.train(text, model="ngram", tokenizer="char", out=out), DataError) == (
+        f"the training text has changed since {out} was begun; put the old text back to go on with it, "
+        "or choose another --out"
+    )
+
+
+def test_a_truncated_model_has_its_sentence_and_is_made_again(place: Path, tmp_path: Path) -> None:
+    def again() -> cr.Run:
+        return cr.train(place / "pairs.txt", model="ngram", tokenizer="char", order=3, out=tmp_path / "run")
+
+    path = again().folder.path / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    assert told(lambda: again().model, RunError) == (
+        f"{path} is damaged; delete it and run the same train command again, or restore it"
+    )
+    path.unlink()
+    assert again().model.vocab_size == 12
+    assert path.read_bytes() == whole
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"output": "adaptive"}, "ngram is counted, not trained, and has no output to choose; leave --output out"),
+        (
+            {"objective": "scheduled-sampling"},
+            "ngram is counted, not trained, and has no objective to choose; leave --objective out",
+        ),
+        (
+            {"memory": "nonsense"},
+            "training.memory = 'nonsense': expected a number of bytes, such as 1G, 500M or 65536",
+        ),
+        (
+            {"memory": "1G", "model": "lstm"},
+            "training.memory bounds the counting of n-grams; lstm streams its text anyway",
+        ),
+        (
+            {"smoothing": "imported"},
+            "the smoothing 'imported' is that of a file which another program made; choose one that can be estimated, "
+            "such as modified-kneser-ney",
+        ),
+        ({"order": 9}, "model.order = 9: input should be less than or equal to 8"),
+        (
+            {"ordre": 3},
+            "unknown option 'model.ordre': did you mean 'model.order'? Known: model.across_lines, model.delta, "
+            "model.order, model.prune, model.quantize, model.smoothing",
+        ),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_told_and_leaves_nothing_behind(
+    place: Path, tmp_path: Path, options: dict[str, Any], sentence: str
+) -> None:
+    values = {"model": "ngram", **options}
+    assert told(lambda: cr.train(place / "pairs.txt", **values, out=tmp_path / "run"), ConfigError) == sentence
+    assert not (tmp_path / "run").exists()
+
+
+def test_sizes_are_read_as_people_write_them() -> None:
+    sizes = {"4096": 4096, "1k": 1024, "500M": 500 << 20, "1G": 1 << 30, "2.5g": 5 << 29, "1 GB": 1 << 30, "7b": 7}
+    assert {text: parse_bytes(text) for text in sizes} == sizes
+
+
+@pytest.mark.parametrize(
+    "options", [{"order": 5}, {"order": 3, "prune": [0, 0, 1], "quantize": True}, {"smoothing": "katz"}], ids=str
+)
+def test_bounded_memory_gives_the_same_file(place: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    files = []
+    for number, memory in enumerate((None, "200K")):
+        out = tmp_path / str(number)
+        cr.train(place / "text.txt", model="ngram", tokenizer="word", memory=memory, out=out, **options)
+        files.append((out / "model.safetensors").read_bytes())
+        assert not list(out.glob("chainrule-*"))  # what was sorted on disk is gone
+    assert files[0] == files[1]
+
+
+def test_a_budget_is_not_needed_and_that_is_noted(place: Path, tmp_path: Path) -> None:
+    notes: list[str] = []
+    cr.train(place / "text.txt", model="ngram", minutes=1, out=tmp_path / "run", listener=note(notes))
+    assert "ngram is counted in one pass over the text; it takes what it takes" in notes
+
+
+def test_discounts_that_cannot_be_estimated_are_noted(tmp_path: Path) -> None:
+    notes: list[str] = []
+    (tmp_path / "text.txt").write_text("one two three\n")
+    run = cr.train(
+        tmp_path / "text.txt",
+        model="ngram",
+        tokenizer="word",
+        order=2,
+        out=tmp_path / "run",
+        listener=note(notes),
+    )
+    text = tmp_path / "text.txt"
+    assert notes == [
+        f"{text} is one line, nothing can be held out: validating on the training text itself",
+        "tokeniser: word",
+        "order 1: counts (4 of 1, 0 of 2, 0 of 3, 0 of 4) from which no discounts can be estimated; 0.5, 1 and 1.5 "
+        "are taken",
+        "order 2: counts (4 of 1, 0 of 2, 0 of 3, 0 of 4) from which no discounts can be estimated; 0.5, 1 and 1.5 "
+        "are taken",
+    ]
+    # <eos>, <unk> and three words: 0.5 / 4 + 0.5 / 5 each but <unk>, then half of it and half of the whole
+    [score] = run.score(["one two three"])
+    assert score.log_prob == pytest.approx(4 * math.log(0.5 + 0.5 * (0.125 + 0.1)), rel=1e-5)
+
+
+# Texts and tokenisers
+
+
+@pytest.mark.parametrize("smoothing", ["modified-kneser-ney", "jelinek-mercer", "katz", "mle", "additive"])
+@pytest.mark.parametrize("text", ["word\n", "a\n\n\n", "one line without an end", "x\n" * 300])
+def test_the_smallest_texts_are_counted(tmp_path: Path, text: str, smoothing: str) -> None:
+    (tmp_path / "text.txt").write_text(text)
+    options: dict[str, Any] = {"smoothing": smoothing, "order": 8}
+    run = cr.train(tmp_path / "text.txt", model="ngram", tokenizer="word", out=tmp_path / "run", **options)
+    row_V = run.model.step(run.model.start(1), torch_tokens(run.tokenizer.eos))[0].double().exp()
+    assert float(row_V.sum()) == pytest.approx(1, abs=1e-5)
+    assert 1 <= run.evaluate(tmp_path / "text.txt").perplexity < run.tokenizer.vocab_size
+
+
+def torch_tokens(*tokens: int) -> Any:
+    import torch
+
+    return torch.tensor(tokens)
+
+
+def test_a_single_token_is_too_little(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n")
+    sentence = told(
+        lambda: cr.train(tmp_path / "text.txt", model="ngram", tokenizer="word", out=tmp_path / "run"), DataError
+    )
+    assert sentence == f"{tmp_path / 'text.txt'} has 1 token(s); training needs at least 2, give it more text."
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "across_lines"),
+    [
+        ("char", "chinese.txt", True),
+        ("jieba", "chinese.txt", False),
+        ("byte", "chinese.txt", True),
+        ("bpe", "text.txt", True),
+        ("unigram", "text.txt", True),
+        ("word", "text.txt", False),
+    ],
+)
+def test_every_tokenizer_does(place: Path, tokenizer: str, text: str, across_lines: bool) -> None:
+    size = {"vocab_size": 300} if tokenizer in ("bpe", "unigram") else {}
+    run = cr.train(place / text, model="ngram", tokenizer=tokenizer, out=place / f"by-{tokenizer}", **size)
+    assert run.config.model.options["across_lines"] == run.model.across_lines == across_lines
+    measured = run.evaluate(place / text)
+    signature = dict(part.split(":") for part in measured.signature.split("|"))
+    assert (signature["tracks"], signature["context"]) == ("1", "carried" if across_lines else "line")
+    counts_V = np.bincount(run.open(place / text).tokens, minlength=run.tokenizer.vocab_size)
+    shares = counts_V[counts_V > 0] / counts_V.sum()
+    assert measured.cross_entropy < -(shares * np.log(shares)).sum()  # context helps
+    lines = (place / text).read_text().splitlines()[:20]
+    found = [pair for part in run.score_text(place / text) for pair in zip(*part, strict=True)][:20]
+    want = [(pytest.approx(one.log_prob, rel=1e-5), one.tokens) for one in run.score(lines)]
+    assert found == want
+
+
+def test_a_cut_vocabulary_counts_the_rest_as_unknown(place: Path, tmp_path: Path) -> None:
+    runs = [
+        cr.train(place / "text.txt", model="ngram", tokenizer="word", order=2, out=tmp_path / "cut", vocab_size=200),
+        cr.train(
+            place / "text.txt",
+            model="ngram",
+            tokenizer="word",
+            order=2,
+            out=tmp_path / "rare",
+            settings={"tokenizer": {"min_count": 3}},
+        ),
+    ]
+    assert runs[0].tokenizer.vocab_size == 200
+    for run in runs:
+        unk, store = run.tokenizer.unk, run.open(place / "test.txt")
+        assert unk is not None
+        assert store.oov == (store.tokens == unk).sum() > 0
+        assert run.model.unigram_counts[unk] > 100
+        [score] = run.score(["zzzz"])
+        assert (score.pieces, score.tokens) == (["<unk>", "<eos>"], 2)
+        assert score.log_prob > -20  # seen in training, so no rarity
+        assert math.isfinite(run.evaluate(place / "test.txt").perplexity_without_oov)
+
+
+# Scoring a text
+
+
+AWKWARD = "the value\r\n\n\nof  the \ttype\n" + "a module of the " * 200_000 + "\nlast of\n\nno end"
+"""Empty lines, carriage returns, a line of 3 MB, and no newline at the end."""
+
+
+@pytest.mark.parametrize("tokenizer", ["word", "byte"])
+def test_a_text_is_scored_line_by_line(words: cr.Run, place: Path, tmp_path: Path, tokenizer: str) -> None:
+    run = words
+    if tokenizer == "byte":
+        run = cr.train(place / "text.txt", model="ngram", tokenizer="byte", order=3, out=tmp_path / "run")
+    path = tmp_path / "awkward.txt"
+    path.write_bytes(AWKWARD.encode())
+    lines = AWKWARD.split("\n")
+    found = [pair for part in run.score_text(path) for pair in zip(*part, strict=True)]
+    scored = list(run.score(lines))
+    assert [tokens for _, tokens in found] == [one.tokens for one in scored]
+    assert [nats for nats, _ in found] == pytest.approx([one.log_prob for one in scored], rel=1e-5)
+    for threads in (1, 2):
+        again = [pair for part in run.score_text(path, threads=threads) for pair in zip(*part, strict=True)]
+        assert again == found
+
+
+def test_many_small_blocks_are_scored_in_order_by_any_number_of_threads(
+    words: cr.Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = list(words.score_text(place / "test.txt", threads=1))
+    assert len(whole) == 1
+    monkeypatch.setattr(api, "open_texts", lambda *args, **options: small_blocks(open_texts(*args, **options)))
+    for threads in (1, 2, 5):
+        parts = list(words.score_text(place / "test.txt", threads=threads))
+        assert len(parts) > 50
+        assert [nats for part in parts for nats in part[0]] == whole[0][0]
+        assert [tokens for part in parts for tokens in part[1]] == whole[0][1]
+
+
+def small_blocks(texts: Texts) -> Texts:
+    return Texts(texts._sources, block=100)
+
+
+def test_a_run_over_bytes_scores_any_bytes(place: Path, tmp_path: Path) -> None:
+    run = cr.train(place / "text.txt", model="ngram", tokenizer="byte", order=2, out=tmp_path / "run")
+    (tmp_path / "latin1.txt").write_bytes(b"caf\xe9\n\0\n")
+    [(nats, tokens)] = run.score_text(tmp_path / "latin1.txt")
+    assert tokens == [5, 2]
+    assert all(-100 < score < 0 for score in nats)
+
+
+# Scores that are no probabilities
+
+
+def test_scores_have_no_perplexity(scores: cr.Run, place: Path) -> None:
+    measured = scores.evaluate(place / "test.txt").to_dict()
+    none = ("cross_entropy", "perplexity", "perplexity_without_oov", "bits_per_byte")
+    assert [measured[name] for name in none] == [None] * 4
+    assert measured["protocol"] == SCORES_ONLY
+    assert measured["tokens"] == len(scores.open(place / "test.txt"))
+
+
+def test_scores_cannot_compress_or_be_mixed(scores: cr.Run, words: cr.Run, place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert told(lambda: scores.compress(place / "test.txt", out), ConfigError) == (
+        "this model gives scores, which are no probabilities, so it cannot compress; use another model"
+    )
+    options: dict[str, Any] = {"valid": place / "valid.txt", "out": out, "caches": ["unigram"]}
+    assert told(lambda: mix([scores], **options), RunError) == (
+        f"{scores.folder.path} gives scores, which are no probabilities, so it cannot be mixed; leave it out"
+    )
+    assert not out.exists()
+
+
+def test_scores_generate(scores: cr.Run, place: Path) -> None:
+    seen = set((place / "text.txt").read_text().split())
+    greedy, again = (scores.generate("The", max_new_tokens=12)[0].text for _ in range(2))
+    assert greedy == again
+    sampled = {scores.generate("The", max_new_tokens=12, temperature=1.0, seed=seed)[0].text for seed in range(4)}
+    assert len(sampled) > 1
+    for text in (greedy, *sampled):
+        assert text.startswith("The ")
+        assert set(text.split()) <= seen
+    best = scores.generate("The", max_new_tokens=6, num_beams=4)[0].text
+    assert best.startswith("The ")
+
+
+def test_a_leaderboard_puts_scores_last(place: Path, tmp_path: Path) -> None:
+    models = "ngram(smoothing=stupid-backoff), ngram(order=1), ngram(smoothing=mle), ngram(order=2)"
+    rows = cr.compare(place / "text.txt", models=models, tokenizer="word", test=place / "test.txt", out=tmp_path)
+    assert [row.model for row in rows] == [
+        "ngram(order=2)",
+        "ngram(order=1)",
+        "ngram(smoothing=mle)",
+        "ngram(smoothing=stupid-backoff)",
+    ]
+    assert [leaderboard.bits(row) for row in rows[2:]] == ["inf", "none"]
+    assert leaderboard.cells(rows[3])[4:6] == ("none", "none")
+    assert (rows[3].to_dict()["perplexity"], rows[3].to_dict()["bits_per_byte"]) == (None, None)
+    assert "| ngram(smoothing=stupid-backoff) |" in leaderboard.markdown(rows).splitlines()[-1]
+
+
+# Compressing
+
+
+@pytest.mark.parametrize("tokenizer", ["word", "byte"])
+def test_a_text_is_compressed_to_what_evaluation_says(words: cr.Run, place: Path, tmp_path: Path, tokenizer: str) -> None:
+    run = words
+    if tokenizer == "byte":
+        run = cr.train(place / "text.txt", model="ngram", tokenizer="byte", out=tmp_path / "run")
+    done = run.compress(place / "test.txt", tmp_path / "small")
+    run.decompress(tmp_path / "small", tmp_path / "back.txt")
+    assert (tmp_path / "back.txt").read_bytes() == (place / "test.txt").read_bytes()
+    assert done.bits_per_byte == pytest.approx(run.evaluate(place / "test.txt").bits_per_byte, rel=0.01)
