@@ -128,7 +128,9 @@ def test_a_quantised_model_is_smaller_and_about_as_good(tmp_path: Path) -> None:
 # Back-off weights through a table
 
 
-@pytest.mark.parametrize(("different", "dtype"), [(1, np.uint16), (MOST_CODES, np.uint16), (MOST_CODES + 1, np.float32)])
+@pytest.mark.parametrize(
+    ("different", "dtype"), [(1, np.uint16), (MOST_CODES, np.uint16), (MOST_CODES + 1, np.float32)]
+)
 def test_back_off_weights_lose_nothing(different: int, dtype: Any) -> None:
     backoffs_H = -np.arange(different, dtype=np.float32)[::-1].repeat(2)
     contexts = len(backoffs_H)

@@ -8,7 +8,7 @@ Nodes are those of the trie (`trie.py`): children side by side in order of their
     backoffs    log10 of the back-off weight of every context, often through a table: few different ones occur
 
 Quantised, probabilities and back-off weights are bytes that point into a table for each level, whose entries are the
-means of equally full bins.
+means of the values nearest to them.
 
 Legend: N order, X nodes, H contexts, V vocabulary.
 """
@@ -16,7 +16,6 @@ Legend: N order, X nodes, H contexts, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +32,8 @@ SHIFT = 6
 GROUP = 1 << SHIFT
 BINS = 256
 MOST_CODES = 1 << 16
+LLOYD = 30
+"""Rounds in which quantised values move to the mean of what is nearest to them."""
 
 
 class Arrays(NamedTuple):
@@ -178,12 +179,17 @@ def _quantise(values: Array, starts: Array) -> tuple[Array, Array]:
 
 
 def _bins(ordered: Array) -> Array:
-    """At most 256 values that stand for sorted ones. -inf, and 0 which is log 1, stay what they are."""
+    """At most 256 values that stand for sorted ones, near in square. -inf, and 0 which is log 1, stay what they are."""
     different = np.unique(ordered)
     if len(different) <= BINS:
         return different
     exact = [value for value in (-np.inf, 0.0) if value in different]
     inner = ordered[np.isfinite(ordered) & (ordered != 0)]
-    cuts = np.linspace(0, len(inner), BINS - len(exact) + 1).astype(np.int64)
-    means = [inner[begin:end].mean(dtype=np.float64) for begin, end in pairwise(cuts)]
-    return np.unique(np.array([*exact, *means], np.float32))
+    sums = np.concatenate([[0.0], np.cumsum(inner, dtype=np.float64)])
+    centres = np.linspace(inner[0], inner[-1], BINS - len(exact), dtype=np.float64)
+    for _ in range(LLOYD):
+        cuts = np.searchsorted(inner, (centres[1:] + centres[:-1]) / 2)
+        begins, ends = np.concatenate([[0], cuts]), np.append(cuts, len(inner))
+        held = ends > begins
+        centres[held] = (sums[ends[held]] - sums[begins[held]]) / (ends[held] - begins[held])
+    return np.unique(np.array([*exact, *centres], np.float32))

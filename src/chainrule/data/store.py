@@ -35,7 +35,8 @@ from chainrule.text.readers import Texts
 from chainrule.text.residue import ResidueMeter
 from chainrule.text.tokenizers.base import Ids, Tokenizer
 
-VERSION = 2
+VERSION = 2  # of the files
+FINGERPRINT = 1  # of what makes two stores the same tokens, which outlives the files
 TOKENS, COUNTS, ABOUT, RESIDUE = "tokens.bin", "counts.npy", "store.json", "residue.json"
 Progress = Callable[[int, int], None]
 
@@ -68,7 +69,7 @@ class TokenStore:
     def __init__(self, folder: Path, about: About, texts: Texts, tokenizer: Tokenizer) -> None:
         self.folder = folder
         self.bytes, self.lines = about.bytes, about.lines
-        self.fingerprint = _key(about.text, about.tokenizer)
+        self.fingerprint = _key(FINGERPRINT, about.text, about.tokenizer)
         self.counts_V: NDArray[np.int64] = np.load(folder / COUNTS, allow_pickle=False)
         dtype = np.dtype(about.dtype)
         # A file of no bytes cannot be mapped.
@@ -116,7 +117,7 @@ def open_store(
 ) -> TokenStore:
     """The tokens of `texts`, from `cache` if they are there; `progress(bytes done, of all)` is called at times."""
     root, temporary = _usable(cache or default_cache())
-    folder = root / _key(texts.fingerprint(), tokenizer.fingerprint)
+    folder = root / _key(VERSION, texts.fingerprint(), tokenizer.fingerprint)
     about = _read_about(folder, len_counts=tokenizer.vocab_size)
     if about is None:
         with folder_atomically(folder) as building:
@@ -146,8 +147,8 @@ def _usable(cache: Path) -> tuple[Path, bool]:
     return Path(tempfile.mkdtemp(prefix="chainrule-")), True
 
 
-def _key(text: str, tokenizer: str) -> str:
-    return hashlib.blake2b(f"{VERSION} {text} {tokenizer}".encode(), digest_size=16).hexdigest()
+def _key(version: int, text: str, tokenizer: str) -> str:
+    return hashlib.blake2b(f"{version} {text} {tokenizer}".encode(), digest_size=16).hexdigest()
 
 
 def _read_about(folder: Path, len_counts: int) -> About | None:

@@ -21,7 +21,7 @@ from chainrule.evaluation.tracks import cut, tracks_of
 from chainrule.types import State
 
 CHUNK = 256
-"""Columns scored at once."""
+"""Columns scored at once, unless a model says how many it likes."""
 
 Progress = Callable[[int, int], None]
 """Told how many tokens are done, of how many."""
@@ -59,14 +59,14 @@ def score_stream(
     *,
     eos: int,
     tracks: int | None = None,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Scored]:
     """Yield every token of the stream once with its log-probability, a chunk of all tracks at a time."""
     layout = cut(len(tokens), tracks_of(model, len(tokens)) if tracks is None else tracks)
     device = device_of(model)
     state, done = model.start(layout.count), 0
-    for begin, end in layout.chunks(chunk):
+    for begin, end in layout.chunks(int(chunk or getattr(model, "chunk", CHUNK))):
         tokens_BT = torch.from_numpy(layout.read(tokens, begin, end, eos)).to(device)
         log_probs_BT, state = model.score(tokens_BT, state)
         # Only the last column can be shorter than the rest, and nothing follows what stands there as padding.
@@ -89,7 +89,7 @@ def evaluate_tokens(
     *,
     eos: int,
     tracks: int | None = None,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     progress: Progress | None = None,
 ) -> Likelihood:
     """-log p of a stream of tokens (any integer array, memory-mapped or not) in nats, and their number."""

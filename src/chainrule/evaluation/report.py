@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from chainrule.errors import DataError
-from chainrule.evaluation.perplexity import CHUNK, Likelihood, Progress, StreamScorer, evaluating, score_stream, total
+from chainrule.evaluation.perplexity import Likelihood, Progress, StreamScorer, evaluating, score_stream, total
 from chainrule.evaluation.tracks import tracks_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def evaluate(
     store: TokenStore,
     tokenizer: Tokenizer,
     *,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a model on a tokenised text in one pass."""
@@ -76,7 +76,7 @@ def evaluate(
 
 
 def _likelihoods(
-    model: StreamScorer, store: TokenStore, tokenizer: Tokenizer, chunk: int, progress: Progress | None
+    model: StreamScorer, store: TokenStore, tokenizer: Tokenizer, chunk: int | None, progress: Progress | None
 ) -> tuple[Likelihood, Likelihood]:
     """Of all tokens, and of all but the unknown ones (where the text has any that are not literal)."""
     nats, unknown_nats, unknown = 0.0, 0.0, 0

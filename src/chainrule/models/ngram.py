@@ -93,6 +93,7 @@ class Ngram(nn.Module):
 
     Config: ClassVar[type[NgramConfig]] = NgramConfig
     tracks = 1  # a text is scored in one piece: it costs nothing, and no context is cut
+    chunk = 16384
     unigram_counts: Tensor
 
     def __init__(self, config: NgramConfig, table: Table, counts_V: np.ndarray[Any, Any]) -> None:
