@@ -11,7 +11,14 @@ import chainrule as cr
 from chainrule.demo import builtin_text
 from chainrule.report.leaderboard import markdown
 
-SMALL = {"model": {"embedding": 48}, "training": {"length": 32, "batch_size": 16}}
+MODELS = [  # MODEL or MODEL:OUTPUT, with options of that model in brackets
+    "ngram(order=3, smoothing=witten-bell)",
+    "average(embedding=48)",
+    "feedforward(embedding=48)",
+    "lstm(embedding=48, hidden=64)",
+    "lstm:hierarchical(embedding=48, hidden=64)",
+]
+SHORT = {"training": {"length": 32, "batch_size": 16}}  # for all of them
 
 
 def main() -> None:
@@ -20,14 +27,13 @@ def main() -> None:
     Path("test.txt").write_text(text[60_000:65_000], encoding="utf-8")
     rows = cr.compare(
         "book.txt",
-        # MODEL or MODEL:OUTPUT, with options of the model in brackets
-        models=["ngram(order=3)", "average", "feedforward", "lstm(hidden=64)", "lstm:hierarchical(hidden=64)"],
-        mix=True,
+        models=MODELS,
+        mix=True,  # and the mixture of the best counted model and the best network
         test="test.txt",
         steps=50,
         seed=1,
         out="runs/comparison",
-        settings=SMALL,
+        settings=SHORT,
     )
     print(markdown(rows), end="")
     print(rows[0].protocol)

@@ -52,10 +52,28 @@ def test_quickstart(capsys: pytest.CaptureFixture[str]) -> None:
 def test_compare_models(capsys: pytest.CaptureFixture[str]) -> None:
     out = run("compare_models", capsys)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines() if line.startswith("| ")]
-    assert {row[0] for row in rows[2:]} == {"average", "feedforward", "lstm", "lstm:hierarchical"}
+    assert {row[0].partition("(")[0] for row in rows[2:]} == {
+        "ngram",
+        "average",
+        "feedforward",
+        "lstm",
+        "lstm:hierarchical",
+        "mixture of the best two kinds",
+    }
     bits = [float(row[5]) for row in rows[2:]]
     assert bits == sorted(bits)
     assert 1.0 < bits[0] < 4.8
+
+
+def test_count_and_mix(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("count_and_mix", capsys)
+    weights = numbers(r"(?:ngram|lstm|cache) ([\d.]+)", out)
+    assert len(weights) == 3
+    assert sum(weights) == pytest.approx(1, abs=2e-3)
+    perplexity = dict(re.findall(r"^(\w+) +perplexity ([\d.]+)", out, re.MULTILINE))
+    assert float(perplexity["mixture"]) < min(float(perplexity["trigram"]), float(perplexity["lstm"]))
+    assert numbers(r"read again: perplexity ([\d.]+)", out) == [float(perplexity["trigram"])]
+    assert numbers(r"(\d+) bytes of ARPA", out) == [Path("trigram.arpa").stat().st_size]
 
 
 def test_compress_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,8 @@ def score_stream(
     layout = cut(len(tokens), tracks_of(model, len(tokens)) if tracks is None else tracks)
     device = device_of(model)
     state, done = model.start(layout.count), 0
-    for begin, end in layout.chunks(int(chunk or getattr(model, "chunk", CHUNK))):
+    columns: int = getattr(model, "chunk", CHUNK) if chunk is None else chunk
+    for begin, end in layout.chunks(columns):
         tokens_BT = torch.from_numpy(layout.read(tokens, begin, end, eos)).to(device)
         log_probs_BT, state = model.score(tokens_BT, state)
         # Only the last column can be shorter than the rest, and nothing follows what stands there as padding.
