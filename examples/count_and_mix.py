@@ -11,12 +11,12 @@ from pathlib import Path
 import chainrule as cr
 from chainrule.demo import builtin_text
 
-SMALL = {"model": {"embedding": 48, "hidden": 64}, "training": {"length": 32, "batch_size": 16}}
+SMALL = {"model": {"embedding": 48, "hidden": 64}, "training": {"length": 24, "batch_size": 16, "lr": 0.01}}
 
 
 def main() -> None:
     lines = builtin_text().splitlines(keepends=True)
-    for name, begin, end in (("book", 0, 2400), ("valid", 2400, 2700), ("test", 2700, 3000)):
+    for name, begin, end in (("book", 0, 2400), ("valid", 4000, 4500), ("test", 4500, 5000)):
         Path(f"{name}.txt").write_text("".join(lines[begin:end]), encoding="utf-8")
 
     # Counted in one go, without a budget. Words that the text has only once become <unk>, so that it is learned.
@@ -28,7 +28,7 @@ def main() -> None:
         valid="valid.txt",
         model="lstm",
         tokenizer="runs/trigram/tokenizer.json",
-        steps=60,
+        steps=250,
         seed=1,
         settings=SMALL,
         out="runs/lstm",

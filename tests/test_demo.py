@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from chainrule import demo
+from chainrule.comparison import Contender
 from chainrule.fitting import Listener
+from chainrule.models.ngram import NgramConfig
 
 
 def test_the_text_that_comes_with_python_is_large_enough_and_split_without_loss(tmp_path: Path) -> None:
@@ -21,19 +23,37 @@ def test_the_text_that_comes_with_python_is_large_enough_and_split_without_loss(
     assert lines[1] / sum(lines) == pytest.approx(0.1, abs=0.01)
 
 
+def test_it_shows_what_counting_alone_can_do_beside_the_networks() -> None:
+    models = {contender.name: contender for contender in demo.MODELS}
+    assert [name for name, one in models.items() if one.model == "ngram"] == [
+        "unigram",
+        "add-one trigram",
+        "modified Kneser-Ney 5-gram",
+    ]
+    defaults = NgramConfig()
+    assert (defaults.order, defaults.smoothing, defaults.delta) == (5, "modified-kneser-ney", 1.0)
+    assert models["modified Kneser-Ney 5-gram"].options == {}
+    assert models["add-one trigram"].options == {"order": 3, "smoothing": "additive"}
+    folders = [contender.folder for contender in demo.MODELS]
+    assert len({*folders}) == len(folders)
+
+
 def test_it_trains_measures_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "MODELS", ("average", "rnn"))
+    trigram = Contender("add-one trigram", "ngram", options={"order": 3, "smoothing": "additive"})
+    monkeypatch.setattr(demo, "MODELS", (trigram, "rnn"))
     text = "\n".join(demo.builtin_text().splitlines()[:900]) + "\n"
     monkeypatch.setattr(demo, "builtin_text", lambda: text)
     notes: list[str] = []
     rows, sample = demo.run_demo(tmp_path, 0.5, Listener(note=notes.append))
-    assert {row.model for row in rows} == {"average", "rnn"}
-    assert rows[0].bits_per_byte <= rows[1].bits_per_byte < 8
+    mixture = "mixture of the best two kinds"
+    assert {row.model for row in rows} == {"add-one trigram", "rnn", mixture}
+    assert rows[0].model == mixture
+    assert rows[0].bits_per_byte <= rows[1].bits_per_byte <= rows[2].bits_per_byte < 8
     assert all(row.train_tokens_per_second > 0 and row.generate_tokens_per_second > 0 for row in rows)
     assert sample.startswith("The ")
     assert len(sample) > 20
-    assert sum(note.endswith("bits per byte") for note in notes) == 2
+    assert sum(note.endswith("bits per byte") for note in notes) == 3
     again, same = demo.run_demo(tmp_path, 0.5, Listener(note=notes.append))
     assert same == sample
     assert [row.bits_per_byte for row in again] == [row.bits_per_byte for row in rows]
-    assert sum("is finished already" in note for note in notes) == 2
+    assert sum("is finished already" in note for note in notes) == 3

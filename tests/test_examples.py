@@ -69,6 +69,7 @@ def test_count_and_mix(capsys: pytest.CaptureFixture[str]) -> None:
     out = run("count_and_mix", capsys)
     weights = numbers(r"(?:ngram|lstm|cache) ([\d.]+)", out)
     assert len(weights) == 3
+    assert min(weights) > 0.02  # each of them helps
     assert sum(weights) == pytest.approx(1, abs=2e-3)
     perplexity = dict(re.findall(r"^(\w+) +perplexity ([\d.]+)", out, re.MULTILINE))
     assert float(perplexity["mixture"]) < min(float(perplexity["trigram"]), float(perplexity["lstm"]))

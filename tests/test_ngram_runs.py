@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +344,18 @@ def test_a_cut_vocabulary_counts_the_rest_as_unknown(place: Path, tmp_path: Path
         assert math.isfinite(run.evaluate(place / "test.txt").perplexity_without_oov)
 
 
+def test_words_that_never_came_are_impossible_only_with_the_unknown(tmp_path: Path) -> None:
+    """Without smoothing, <unk> has no probability where every word of the training text is known."""
+    (tmp_path / "text.txt").write_text("a b\na c\n" * 10)
+    (tmp_path / "test.txt").write_text("a z\na c\n")
+    options: dict[str, Any] = {"tokenizer": "word", "order": 1, "smoothing": "mle", "valid": tmp_path / "text.txt"}
+    run = cr.train(tmp_path / "text.txt", model="ngram", out=tmp_path / "run", **options)
+    measured = run.evaluate(tmp_path / "test.txt")
+    assert measured.perplexity == measured.bits_per_byte == math.inf
+    # a and </s> are a third each, c is a sixth: five words without z
+    assert measured.perplexity_without_oov == pytest.approx((3**4 * 6) ** (1 / 5), rel=1e-5)
+
+
 # Scoring a text
 
 
@@ -372,7 +385,7 @@ def test_many_small_blocks_are_scored_in_order_by_any_number_of_threads(
 ) -> None:
     whole = list(words.score_text(place / "test.txt", threads=1))
     assert len(whole) == 1
-    monkeypatch.setattr(api, "open_texts", lambda *args, **options: small_blocks(open_texts(*args, **options)))
+    monkeypatch.setattr(api, "open_texts", small_blocks)
     for threads in (1, 2, 5):
         parts = list(words.score_text(place / "test.txt", threads=threads))
         assert len(parts) > 50
@@ -380,8 +393,28 @@ def test_many_small_blocks_are_scored_in_order_by_any_number_of_threads(
         assert [tokens for part in parts for tokens in part[1]] == whole[0][1]
 
 
-def small_blocks(texts: Texts) -> Texts:
-    return Texts(texts._sources, block=100)
+def small_blocks(*args: Any, **options: Any) -> Texts:
+    return Texts(open_texts(*args, **options)._sources, block=100)
+
+
+def test_a_tokenizer_that_remembers_is_used_by_one_thread(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte pairs keep a memo of words; two threads at once could empty it under one another."""
+    options: dict[str, Any] = {"tokenizer": "bpe", "vocab_size": 300, "order": 3}
+    run = cr.train(place / "text.txt", model="ngram", out=tmp_path / "run", **options)
+    whole = [nats for part in run.score_text(place / "test.txt", threads=1) for nats in part[0]]
+    assert not run.tokenizer.concurrent
+    encode_block, threads = run.tokenizer.encode_block, set()
+
+    def encode(block: str) -> Any:
+        threads.add(threading.current_thread())
+        return encode_block(block)
+
+    monkeypatch.setattr(run.tokenizer, "encode_block", encode)
+    monkeypatch.setattr(api, "open_texts", small_blocks)
+    assert [nats for part in run.score_text(place / "test.txt", threads=4) for nats in part[0]] == whole
+    assert threads == {threading.current_thread()}
 
 
 def test_a_run_over_bytes_scores_any_bytes(place: Path, tmp_path: Path) -> None:
@@ -439,7 +472,8 @@ def test_a_leaderboard_puts_scores_last(place: Path, tmp_path: Path) -> None:
     ]
     assert [leaderboard.bits(row) for row in rows[2:]] == ["inf", "none"]
     assert leaderboard.cells(rows[3])[4:6] == ("none", "none")
-    assert (rows[3].to_dict()["perplexity"], rows[3].to_dict()["bits_per_byte"]) == (None, None)
+    assert [row.perplexity for row in rows[2:]] == [math.inf, pytest.approx(math.nan, nan_ok=True)]
+    assert [(row.to_dict()["perplexity"], row.to_dict()["bits_per_byte"]) for row in rows[2:]] == [(None, None)] * 2
     assert "| ngram(smoothing=stupid-backoff) |" in leaderboard.markdown(rows).splitlines()[-1]
 
 

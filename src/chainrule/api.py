@@ -28,12 +28,13 @@ from chainrule.evaluation.perplexity import Progress, evaluating
 from chainrule.evaluation.report import Evaluation, evaluate
 from chainrule.evaluation.speed import generation_speed
 from chainrule.fitting import Listener, fit, training_texts
-from chainrule.interop.arpa import import_arpa
 from chainrule.machine import choose_device, physical_cores, threads
+from chainrule.registry import MODELS
 from chainrule.runs import RunFolder, count_parameters, load_model
 from chainrule.text.parallel import ordered_map
 from chainrule.text.readers import open_texts
 from chainrule.text.tokenizers import Tokenizer
+from chainrule.text.tokenizers.base import Ids
 
 Paths = str | Path | Sequence[str | Path]
 BATCH_TOKENS = 8192
@@ -131,12 +132,17 @@ class Run:
                 yield [one.log_prob for one in scored], [one.tokens for one in scored]
             return
 
-        def score(block: str) -> tuple[list[float], list[int]]:
-            ended = block if block.endswith("\n") else block + "\n"
-            nats_L, tokens_L = self.model.score_lines(self.tokenizer.encode_block(ended))
+        def encode(block: str) -> Ids:
+            return self.tokenizer.encode_block(block if block.endswith("\n") else block + "\n")
+
+        def score(tokens: Ids) -> tuple[list[float], list[int]]:
+            nats_L, tokens_L = self.model.score_lines(tokens)
             return nats_L.tolist(), tokens_L.tolist()
 
-        yield from ordered_map(score, blocks, threads or physical_cores())
+        if self.tokenizer.concurrent:
+            yield from ordered_map(lambda block: score(encode(block)), blocks, threads or physical_cores())
+        else:
+            yield from ordered_map(score, map(encode, blocks), threads or physical_cores())
 
     def _score_group(self, lines: list[str]) -> list[LineScore]:
         encoded = [[*self.tokenizer.encode(line), self.tokenizer.eos] for line in lines]
@@ -297,10 +303,11 @@ class Run:
 
     def info(self) -> dict[str, Any]:
         """What this run is."""
+        trained = "made_by" not in MODELS.get(self.config.model.name).about
         return {
             "run": str(self.folder.path),
             "model": self.config.model.name,
-            "output": self.config.output.name,
+            **({"output": self.config.output.name} if trained else {}),
             "tokenizer": self.tokenizer.kind,
             "vocab_size": self.tokenizer.vocab_size,
             "parameters": self.parameters,
@@ -316,6 +323,8 @@ def load(path: str | Path, *, device: str = "auto") -> Run:
 
 def import_model(path: str | Path, out: str | Path, *, note: Callable[[str], None] = lambda text: None) -> Run:
     """A model that another program made, as a run: an ARPA file of n-grams."""
+    from chainrule.interop.arpa import import_arpa
+
     return Run(import_arpa(Path(path), Path(out), note=note).path)
 
 

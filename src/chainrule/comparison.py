@@ -73,8 +73,12 @@ class Row:
     run: str
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values; what is no number is None."""
-        return {name: None if value != value else value for name, value in asdict(self).items()}
+        """All of it as JSON values; JSON has no infinity and no NaN, so these become None."""
+        return {name: _json(value) for name, value in asdict(self).items()}
+
+
+def _json(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def compare(

@@ -52,7 +52,7 @@ def print_fields(values: dict[str, Any]) -> None:
     width = max(map(len, values))
     for name, value in values.items():
         shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else value
-        shown = "none" if value is None else shown
+        shown = "none" if value is None or value != value else shown
         print(f"{name.replace('_', ' '):<{width}}  {shown}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -20,10 +21,9 @@ def evaluate(
 
     loaded = api.load(run)
     with counting("evaluating") as progress:
-        measured = loaded.evaluate(texts, field=field, progress=progress).to_dict()
+        measured = loaded.evaluate(texts, field=field, progress=progress)
     if json:
-        print_json(measured)
+        print_json(measured.to_dict())
         return
-    protocol = measured.pop("protocol")
-    print_fields(measured)
-    say(protocol)
+    print_fields({name: value for name, value in asdict(measured).items() if name != "protocol"})
+    say(measured.protocol)

@@ -93,13 +93,13 @@ def train(
 
 def _report(run: api.Run, json: bool) -> None:  # type: ignore[name-defined]  # noqa: F821
     """What the training came to."""
-    measured = run.evaluate_held_out().to_dict()
+    measured = run.evaluate_held_out()
     result = {key: run.result[key] for key in ("steps", "seconds", "parameters", "tokens_per_second", "peak_memory")}
     if json:
-        print_json({"run": str(run.folder.path), **result, "valid": measured})
+        print_json({"run": str(run.folder.path), **result, "valid": measured.to_dict()})
         return
-    shown = {key: measured[key] for key in ("perplexity", "bits_per_byte")}
-    print_fields({"run": str(run.folder.path), **result, **{f"valid {key}": value for key, value in shown.items()}})
-    say(measured["protocol"])
+    shown = {"valid perplexity": measured.perplexity, "valid bits_per_byte": measured.bits_per_byte}
+    print_fields({"run": str(run.folder.path), **result, **shown})
+    say(measured.protocol)
     if run.config.recipe:
         say(f"the recipe expects: {run.config.recipe.expected}")

@@ -79,17 +79,17 @@ def _likelihoods(
     model: StreamScorer, store: TokenStore, tokenizer: Tokenizer, chunk: int | None, progress: Progress | None
 ) -> tuple[Likelihood, Likelihood]:
     """Of all tokens, and of all but the unknown ones (where the text has any that are not literal)."""
-    nats, unknown_nats, unknown = 0.0, 0.0, 0
+    nats, known_nats, known = 0.0, 0.0, 0
     unk = tokenizer.unk if store.oov else None
     with evaluating(model):
         for piece in score_stream(model, store.tokens, eos=tokenizer.eos, chunk=chunk, progress=progress):
             nats -= total(piece.log_probs_N)
             if unk is not None:
-                is_unknown_N = piece.tokens_N == unk
-                unknown += int(is_unknown_N.sum())
-                unknown_nats -= total(piece.log_probs_N[is_unknown_N])
+                known_N = piece.log_probs_N[piece.tokens_N != unk]
+                known += len(known_N)
+                known_nats -= total(known_N)  # not a difference: <unk> may be impossible, and the rest is not
     every = Likelihood(nats, len(store))
-    return every, Likelihood(nats - unknown_nats, every.tokens - unknown)
+    return every, every if unk is None else Likelihood(known_nats, known)
 
 
 def _perplexity(mean_nats: float) -> float:
