@@ -160,10 +160,10 @@ class Katz(Naive):
         if not seen:
             return lower
         factors, total = self.discounts[len(context) + 1], sum(seen.values())
-        probs = {
-            word: Fraction(count, total) * (factors[count - 1] if count <= KATZ_CUTOFF else 1)
-            for word, count in seen.items()
-        }
+        kept = {word: count * (factors[count - 1] if count <= KATZ_CUTOFF else 1) for word, count in seen.items()}
+        if sum(kept.values()) == total:  # nothing would be freed, so one more count stands for the unseen
+            total += 1
+        probs = {word: Fraction(1) * share / total for word, share in kept.items()}
         freed = 1 - sum(probs.values())
         room = 1 - sum((lower[word] for word in seen), Fraction(0))
         if room <= 1e-9:  # the lower order has nobody to give to

@@ -77,23 +77,29 @@ def _walk(
     depths_T: Array,
 ) -> None:
     size, order = len(first_words), len(state_N)
+    lows_N, lefts_N = np.empty(order, np.int64), np.empty(order, np.int64)
     for t in range(len(tokens_T)):
         word = np.int64(tokens_T[t])
-        moved, k = word, 1
-        while k < order and state_N[k] >= 0:
-            node = state_N[k]
+        # Where the children of all contexts lie is found out first: these reads do not wait for one another.
+        depth = 1
+        while depth < order and state_N[depth] >= 0:
+            node = state_N[depth]
             if node < size:
                 low = np.int64(first_words[node])
             else:
                 low = np.int64(groups[(node - size) >> SHIFT]) + np.int64(steps[node - size])
             node += 1
             if node < size:
-                left = np.int64(first_words[node]) - low
+                high = np.int64(first_words[node])
             else:
-                left = np.int64(groups[(node - size) >> SHIFT]) + np.int64(steps[node - size]) - low
+                high = np.int64(groups[(node - size) >> SHIFT]) + np.int64(steps[node - size])
+            lows_N[depth], lefts_N[depth] = low - size, high - low
+            depth += 1
+        moved, k = word, 1
+        while k < depth:
+            low, left = lows_N[k], lefts_N[k]
             if left <= 0:
                 break
-            low -= size
             while left > 1:  # no branch depends on what is found
                 half = left >> 1
                 low = low + half if words[low + half] <= word else low

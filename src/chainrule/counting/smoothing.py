@@ -374,37 +374,39 @@ def _back_off(
     backoffs_H: Array,
 ) -> None:
     """Katz: a share of small counts is kept, and what is left goes to the words that were not seen."""
-    size, total, seen, unseen = starts[1], 0.0, 0.0, 0
+    size = starts[1]
+    counts_V = counts_X[:size]
+    total, kept, unseen = _sums(counts_V, ratios_NR[0])
     for word in range(size):
-        total += counts_X[word]
-        unseen += counts_X[word] == 0
-    for word in range(size):
-        probs_X[word] = counts_X[word] * _kept(ratios_NR[0], counts_X[word]) / total
-        seen += probs_X[word]
-    for word in range(size):
-        if unseen == 0:
-            probs_X[word] /= seen
-        elif counts_X[word] == 0:
-            probs_X[word] = max(0.0, 1 - seen) / unseen
+        probs_X[word] = counts_V[word] * _kept(ratios_NR[0], counts_V[word]) / (total if unseen else kept)
+        if counts_V[word] == 0:
+            probs_X[word] = (1 - kept / total) / unseen
     for k in range(1, len(starts) - 1):
         for parent in range(starts[k - 1], starts[k]):
             low, high = first_X[parent], first_X[parent + 1]
-            total, seen, lower = 0.0, 0.0, 0.0
-            for child in range(low, high):
-                total += counts_X[child]
-            for child in range(low, high):
-                probs_X[child] = counts_X[child] * _kept(ratios_NR[k], counts_X[child]) / total
-                seen += probs_X[child]
-                lower += probs_X[links_X[child]]
-            left = max(0.0, 1 - seen)
-            if low == high:
-                backoffs_H[parent] = 1.0
-            elif high - low < size and 1 - lower > 1e-6:
-                backoffs_H[parent] = left / (1 - lower)
-            else:  # every word follows this context: nobody is left to give the rest to
-                backoffs_H[parent] = 0.0
+            backoffs_H[parent] = 1.0
+            if low < high:
+                total, kept, _ = _sums(counts_X[low:high], ratios_NR[k])
+                lower = 0.0
                 for child in range(low, high):
-                    probs_X[child] /= seen
+                    lower += probs_X[links_X[child]]
+                # Where every word follows this context, nobody is left to give the rest to.
+                some_left = high - low < size and 1 - lower > 1e-6
+                backoffs_H[parent] = (1 - kept / total) / (1 - lower) if some_left else 0.0
+                for child in range(low, high):
+                    share = counts_X[child] * _kept(ratios_NR[k], counts_X[child])
+                    probs_X[child] = share / (total if some_left else kept)
+
+
+@njit(cache=True, nogil=True)
+def _sums(counts: Array, ratios_R: Array) -> tuple[float, float, int]:
+    """All counts, what is kept of them, and how many are 0. If all is kept, one more count stands for the unseen."""
+    total, kept, unseen = 0.0, 0.0, 0
+    for count in counts:
+        total += count
+        kept += count * _kept(ratios_R, count)
+        unseen += count == 0
+    return total + (kept > total - 1e-9), kept, unseen
 
 
 @njit(cache=True, nogil=True)
