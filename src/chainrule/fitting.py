@@ -25,7 +25,7 @@ from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.perplexity import evaluate_tokens
 from chainrule.machine import PeakMemory, choose_device, physical_cores
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS
-from chainrule.runs import RunFolder, build_model, count_parameters
+from chainrule.runs import OF_TRAINING, RunFolder, build_model, count_parameters
 from chainrule.text.readers import Texts, open_texts
 from chainrule.text.split import hold_out
 from chainrule.text.tokenizers import Tokenizer, train_tokenizer
@@ -325,7 +325,7 @@ def _begin(folder: RunFolder, config: RunConfig, corpus: Corpus, request: dict[s
         }
     )
     folder.write_request(request)
-    folder.write_config(config, without={"output", "objective", "training"} if is_counted(config) else set())
+    folder.write_config(config, without=OF_TRAINING if is_counted(config) else ())
 
 
 def _request(config: RunConfig) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from chainrule.models.cache import CacheConfig, ContinuousCacheConfig, UnigramCa
 from chainrule.models.language_model import LanguageModel
 from chainrule.models.mixture import Fitted, Mixture, MixtureConfig, fit_weights
 from chainrule.registry import MODELS
-from chainrule.runs import COUNTS, RunFolder
+from chainrule.runs import COUNTS, OF_TRAINING, RunFolder
 from chainrule.types import Vocabulary
 
 Array = np.ndarray[Any, Any]
@@ -99,9 +99,7 @@ def mix(
     result = _result(opened, mixture, fitted, tokens, own) | {"peak_memory": _peak(opened, memory)}
     with folder_atomically(Path(out)) as place:
         _write(RunFolder(place), opened, mixture, result, request)
-        RunFolder(place).write_config(
-            _config(opened[0], mixture, valid, field), without=("output", "objective", "training")
-        )
+        RunFolder(place).write_config(_config(opened[0], mixture, valid, field), without=OF_TRAINING)
     return Run(out, device=device)
 
 

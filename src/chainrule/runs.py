@@ -37,6 +37,8 @@ from chainrule.text.tokenizers import Tokenizer, load_tokenizer
 from chainrule.types import OutputChoice, Vocabulary
 
 COUNTS = "unigram_counts"
+OF_TRAINING = ("output", "objective", "training")
+"""Sections of config.toml that say nothing about a model which no gradient made."""
 
 
 @dataclass

@@ -21,7 +21,7 @@ from chainrule.interop.arpa_trie import build_table
 from chainrule.interop.arpa_writer import write_arpa
 from chainrule.machine import PeakMemory
 from chainrule.models.ngram import Ngram, NgramConfig
-from chainrule.runs import RunFolder, count_parameters, load_model
+from chainrule.runs import OF_TRAINING, RunFolder, count_parameters, load_model
 from chainrule.text.readers import open_texts
 from chainrule.text.tokenizers.word import WordTokenizer
 
@@ -112,9 +112,8 @@ def _write(folder: RunFolder, model: Ngram, arpa: Arpa, request: dict[str, Any])
     folder.write_signature({"data": request["import"], "tokenizer": f"{tokenizer.kind}#{tokenizer.fingerprint}"})
     folder.write_request(request)
     chosen = NamedSection(name="ngram", **model.config.model_dump(mode="json"))
-    folder.write_config(
-        RunConfig(model=chosen, tokenizer=TokenizerConfig(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size))
-    )
+    options = TokenizerConfig(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size)
+    folder.write_config(RunConfig(model=chosen, tokenizer=options), without=OF_TRAINING)
 
 
 def _result(model: Ngram, seconds: float, memory: int) -> dict[str, Any]:
