@@ -180,6 +180,14 @@ def test_a_truncated_model_has_its_sentence_and_is_made_again(place: Path, tmp_p
             "ngram is counted, not trained, and has no objective to choose; leave --objective out",
         ),
         (
+            {"memory": "4K"},
+            "training.memory = '4K': counting needs at least 64K; give it more",
+        ),
+        (
+            {"delta": 0.5},
+            "delta is 0.5, but modified-kneser-ney has none; add --smoothing additive",
+        ),
+        (
             {"memory": "nonsense"},
             "training.memory = 'nonsense': expected a number of bytes, such as 1G, 500M or 65536",
         ),

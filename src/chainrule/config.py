@@ -61,6 +61,9 @@ class NamedSection(BaseModel):
         return dict(self.model_extra or {})
 
 
+LEAST_MEMORY = 1 << 16
+
+
 class TrainingConfig(Section):
     """How a model is fitted."""
 
@@ -103,12 +106,15 @@ class TrainingConfig(Section):
     save_seconds: float = Field(60.0, gt=0, description="seconds between checkpoints")
     log_steps: int = Field(50, ge=1, description="steps between lines of metrics.jsonl")
 
-    @field_validator("memory")
+    @field_validator("memory", mode="before")
     @classmethod
-    def _check_memory(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"\d+(\.\d+)?\s*[kmgt]?b?", value.strip().lower()):
+    def _check_memory(cls, value: Any) -> str | None:
+        text = None if value is None else str(value)
+        if text is not None and not re.fullmatch(r"\d+(\.\d+)?\s*[kKmMgGtT]?[bB]?", text):
             raise ConfigError(f"training.memory = {value!r}: expected a number of bytes, such as 1G, 500M or 65536")
-        return value
+        if text is not None and parse_bytes(text) < LEAST_MEMORY:
+            raise ConfigError(f"training.memory = {value!r}: counting needs at least 64K; give it more")
+        return text
 
 
 class Recipe(Section):

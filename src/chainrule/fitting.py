@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 
 from chainrule.config import DataConfig, NamedSection, RunConfig, TokenizerConfig, parse, parse_bytes
+from chainrule.counting.room import SCRATCH
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError
@@ -157,6 +159,8 @@ def _count(config: RunConfig, corpus: Corpus, folder: RunFolder, request: dict[s
     _begin(folder, config, corpus, request)
     if any(_budget(config).values()):
         listener.note(f"{config.model.name} is counted in one pass over the text; it takes what it takes")
+    for left_behind in folder.path.glob(f"{SCRATCH}*"):  # by a kill
+        shutil.rmtree(left_behind, ignore_errors=True)
     memory, began = PeakMemory(), time.perf_counter()
     model = make.estimate(
         options,

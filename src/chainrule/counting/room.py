@@ -16,6 +16,10 @@ Number = Any
 """An integer inside a compiled function: numpy's or Python's, as it comes."""
 
 
+SCRATCH = "counting-"
+"""How the names of temporary folders begin."""
+
+
 class Room:
     """Makes arrays. `memory` is the most bytes that may be held at once; None: as many as it takes."""
 
@@ -51,5 +55,5 @@ def open_room(memory: int | None, needed: int, scratch: Path | None) -> Iterator
     if memory is None or needed <= memory:
         yield Room()
         return
-    with tempfile.TemporaryDirectory(dir=scratch, prefix="chainrule-") as name:
+    with tempfile.TemporaryDirectory(dir=scratch, prefix=SCRATCH) as name:
         yield Room(memory, Path(name))

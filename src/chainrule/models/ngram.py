@@ -67,6 +67,8 @@ class NgramConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.delta != 1 and self.smoothing != "additive":
+            raise ConfigError(f"delta is {self.delta}, but {self.smoothing} has none; add --smoothing additive")
         if not self.prune:
             return self
         got = " ".join(map(str, self.prune))
