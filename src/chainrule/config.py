@@ -93,7 +93,9 @@ class TrainingConfig(Section):
     decay_factor: float = Field(0.5, gt=0, le=1, description="step and plateau schedules: what lr is multiplied by")
     clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0: no clipping")
     validations: int = Field(10, ge=1, description="validations spread evenly over the budget")
-    valid_tokens: int = Field(200_000, ge=1, description="at most this many tokens in each of those")
+    valid_tokens: int = Field(
+        200_000, ge=1, description="at most this many tokens in each of those; fewer in a short budget of minutes"
+    )
     patience: int = Field(0, ge=0, description="stop after this many validations without improvement; 0: never")
     average_from: float = Field(
         1.0, ge=0, le=1, description="share of the budget after which weights are averaged; 1: never"

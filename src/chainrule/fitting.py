@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import threading
@@ -19,12 +20,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from chainrule.config import DataConfig, NamedSection, RunConfig, TokenizerConfig, parse, parse_bytes
+from chainrule.config import (
+    DataConfig,
+    NamedSection,
+    RunConfig,
+    TokenizerConfig,
+    TrainingConfig,
+    parse,
+    parse_bytes,
+)
 from chainrule.counting.room import SCRATCH
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError
-from chainrule.evaluation.perplexity import evaluate_tokens
+from chainrule.evaluation.perplexity import Likelihood, evaluate_tokens
 from chainrule.machine import PeakMemory, choose_device, physical_cores
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS
 from chainrule.runs import OF_TRAINING, RunFolder, build_model, count_parameters
@@ -38,6 +47,13 @@ from chainrule.types import Vocabulary
 
 # Options that may differ when a run is taken up again: they say how long and where, not what.
 FREE = ("minutes", "steps", "epochs", "device", "threads", "memory", "save_seconds", "log_steps", "compile")
+
+
+VALIDATION_SHARE = 0.1
+"""Of a budget of minutes, that validations may take while it lasts."""
+
+LEAST_VALIDATION = 8192
+"""Tokens, whatever they take."""
 
 
 @dataclass
@@ -304,14 +320,35 @@ def _batches(config: RunConfig, corpus: Corpus, processes: Processes) -> Batches
 
 def _validator(config: RunConfig, corpus: Corpus) -> Callable[[Any], float]:
     """Many short tracks: a validation only ranks the weights of one run, and is to be quick."""
-    tokens = corpus.valid.tokens[: config.training.valid_tokens]
-    tracks = max(1, min(64, len(tokens) // 256))
+    tokens, eos = corpus.valid.tokens[: config.training.valid_tokens], corpus.tokenizer.eos
+    affordable: int | None = None
 
     def validate(model: Any) -> float:
-        total, count = evaluate_tokens(model, tokens, eos=corpus.tokenizer.eos, tracks=tracks)
+        nonlocal affordable
+        if affordable is None:
+            affordable = _affordable(model, tokens, eos, config.training)
+        total, count = _evaluate_quickly(model, tokens[:affordable], eos)
         return total / count
 
     return validate
+
+
+def _affordable(model: Any, tokens: Any, eos: int, training: TrainingConfig) -> int:
+    """How many tokens a validation may have so that all of them take at most a tenth of a budget of minutes."""
+    if training.minutes is None or len(tokens) <= LEAST_VALIDATION:
+        return len(tokens)
+    _evaluate_quickly(model, tokens[:256], eos)  # what is done for the first time takes longer
+    began = time.perf_counter()
+    _evaluate_quickly(model, tokens[:LEAST_VALIDATION], eos)
+    rate = LEAST_VALIDATION / (time.perf_counter() - began)
+    # A power of two, so that a run which is taken up again mostly finds the same.
+    seconds = 60 * training.minutes / training.validations * VALIDATION_SHARE
+    affordable = 1 << int(math.log2(max(1, rate * seconds)))
+    return max(LEAST_VALIDATION, min(len(tokens), affordable))
+
+
+def _evaluate_quickly(model: Any, tokens: Any, eos: int) -> Likelihood:
+    return evaluate_tokens(model, tokens, eos=eos, tracks=max(1, min(64, len(tokens) // 256)))
 
 
 # The folder
