@@ -127,9 +127,7 @@ def _walk(
             state_N[matched] = moved
         state_N[0] = min(order - 1, state_N[0] + 1)
         if word == ending:  # a line begins, and nothing before it matters
-            for k in range(2, order):
-                state_N[k] = -1
-            state_N[0] = min(1, order - 1)
+            state_N[2:], state_N[0] = -1, min(1, order - 1)
 
 
 def value(codes: Array, table: Array, level: int, node: int) -> float:
