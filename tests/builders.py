@@ -132,3 +132,17 @@ def pairs_text(lines: int = 250, seed: int = 0) -> str:
     """Lines that each repeat one pair of letters: what comes next depends on which letters came, and on their order."""
     rng = random.Random(seed)
     return "".join(rng.choice(("ab", "cd", "ef", "gh", "ij")) * rng.randint(2, 6) + "\n" for _ in range(lines))
+
+
+def rows_by_steps(model: Any, tokens_BT: torch.Tensor, eos: int = 0) -> torch.Tensor:
+    """log p(. | eos, x_<t) for t = 0 to T, one step at a time -> (B, T + 1, V)."""
+    state, rows = model.start(len(tokens_BT)), []
+    for token_B in [tokens_BT.new_full((len(tokens_BT),), eos), *tokens_BT.unbind(1)]:
+        row_BV, state = model.step(state, token_B)
+        rows.append(row_BV)
+    return torch.stack(rows, 1)
+
+
+def some_tokens(batch: int, length: int, seed: int = 0, size: int = 13) -> torch.Tensor:
+    """Random tokens of `some_vocabulary` -> BT."""
+    return torch.randint(0, size, (batch, length), generator=torch.Generator().manual_seed(seed))

@@ -27,8 +27,10 @@ from builders import (
     Case,
     case_id,
     pairs_text,
+    rows_by_steps,
     small_config,
     small_options,
+    some_tokens,
     some_vocabulary,
 )
 from builders import small_model as make
@@ -50,19 +52,6 @@ cases = pytest.mark.parametrize("case", CASES, ids=case_id)
 def small(case: Case) -> Any:
     model, output, options = case
     return make(model, output, **options)
-
-
-def some_tokens(batch: int, length: int, seed: int = 0) -> Tensor:
-    return torch.randint(0, V, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def rows_by_steps(model: Any, tokens_BT: Tensor) -> Tensor:
-    """log p(. | eos, x_<t) for t = 0 to T, one step at a time -> (B, T + 1, V)."""
-    state, rows = model.start(len(tokens_BT)), []
-    for token_B in [torch.full_like(tokens_BT[:, 0], EOS), *tokens_BT.unbind(1)]:
-        row_BV, state = model.step(state, token_B)
-        rows.append(row_BV)
-    return torch.stack(rows, 1)
 
 
 def chosen(rows_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
@@ -331,10 +320,10 @@ def test_8_it_learns(case: Case, text: Path, tmp_path: Path) -> None:
     assert nats / count < 0.75 * unigram_entropy(held_out)
 
 
-@pytest.mark.parametrize("case", COUNTED_CASES, ids=case_id)
+@pytest.mark.parametrize(  # for mle what was not seen is impossible
+    "case", [case for case in COUNTED_CASES if case[2].get("smoothing") != "mle"], ids=case_id
+)
 def test_8_it_learns_by_counting(case: Case, text: Path, tmp_path: Path) -> None:
-    if case[2].get("smoothing") == "mle":
-        pytest.skip("what was not seen is impossible")
     values = {"data": {"train": [str(text)]}, "tokenizer": {"kind": "char"}, "model": {"name": case[0], **case[2]}}
     run = fit(RunConfig.model_validate(values), tmp_path / "run").folder
     tokenizer = run.read_tokenizer()

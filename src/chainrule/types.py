@@ -119,3 +119,16 @@ def select_rows(state: State, rows_K: Tensor) -> State:
 def detach_state(state: State) -> State:
     """Cut a state from the graph that made it, as truncated back-propagation does between chunks."""
     return map_state(lambda tensor: tensor.detach(), state)
+
+
+def prefill(stepper: Stepper, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+    """Append T ≥ 1 known tokens to each prefix -> log p(. | prefix) BV after the last, and the longer state.
+
+    A stepper may offer `prefill(state, tokens_BT)` that reads them all in parallel; otherwise they are stepped through.
+    """
+    if tokens_BT.shape[1] > 1 and hasattr(stepper, "prefill"):
+        log_probs_BV, state = stepper.prefill(state, tokens_BT)
+        return log_probs_BV, state
+    for token_B in tokens_BT.unbind(1):
+        log_probs_BV, state = stepper.step(state, token_B)
+    return log_probs_BV, state

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from builders import rows_by_steps
 from chainrule.models.ngram import Ngram, NgramConfig
 from chainrule.types import Vocabulary
 from counting.naive import INTERPOLATED, JelinekMercer, Row, Stream, Tokens, reference
@@ -67,15 +68,6 @@ def estimate_with_notes(
     fitting = np.asarray(valid, dtype=np.int64)
     model = Ngram.estimate(config, vocabulary, train, fitting, memory=memory, note=notes.append)
     return model, notes
-
-
-def rows_by_steps(model: Ngram, tokens_BT: Tensor, eos: int) -> Tensor:
-    """log p(. | eos, x_<t) for t = 0 to T -> (B, T + 1, V)."""
-    state, rows = model.start(len(tokens_BT)), []
-    for token_B in [torch.full((len(tokens_BT),), eos), *tokens_BT.unbind(1)]:
-        row_BV, state = model.step(state, token_B)
-        rows.append(row_BV)
-    return torch.stack(rows, 1)
 
 
 def row_after(model: Ngram, prefix: Sequence[int], eos: int) -> Tensor:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from builders import small_model, some_vocabulary
+from builders import rows_by_steps, small_model, some_tokens, some_vocabulary
 from chainrule.errors import ConfigError
 from chainrule.models.cache import ContinuousCacheConfig, UnigramCacheConfig
 from chainrule.models.mixture import FEWEST_TOKENS, CountBuckets, Mixture, MixtureConfig, em_step, fit_weights
@@ -95,19 +95,6 @@ CASES: dict[str, Any] = {
     "nested": nested,
 }
 cases = pytest.mark.parametrize("name", CASES)
-
-
-def some_tokens(batch: int, length: int, seed: int = 0) -> Tensor:
-    return torch.randint(0, V, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def rows_by_steps(model: Any, tokens_BT: Tensor) -> Tensor:
-    """log p(. | eos, x_<t) for t = 0 to T, one step at a time -> (B, T + 1, V)."""
-    state, rows = model.start(len(tokens_BT)), []
-    for token_B in [torch.full_like(tokens_BT[:, 0], EOS), *tokens_BT.unbind(1)]:
-        row_BV, state = model.step(state, token_B)
-        rows.append(row_BV)
-    return torch.stack(rows, 1)
 
 
 @pytest.fixture(autouse=True)

@@ -23,9 +23,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chainrule.decoding.prompt import check_limit, prefill
+from chainrule.decoding.prompt import check_limit
 from chainrule.errors import ConfigError
-from chainrule.types import State, Stepper
+from chainrule.types import State, Stepper, prefill
 
 
 @dataclass(frozen=True)

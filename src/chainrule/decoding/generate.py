@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from chainrule.decoding.greedy import Chooser
-from chainrule.decoding.prompt import check_limit, device_of, prefill
+from chainrule.decoding.prompt import check_limit, device_of
 from chainrule.errors import ConfigError
-from chainrule.types import Stepper
+from chainrule.types import Stepper, prefill
 
 
 def stream(

@@ -23,7 +23,7 @@ from chainrule.errors import ConfigError
 from chainrule.models.cache import AnyCacheConfig, ContinuousCache, UnigramCache, UnigramCacheConfig
 from chainrule.models.language_model import LanguageModel
 from chainrule.registry import MODELS
-from chainrule.types import State, Vocabulary, select_rows
+from chainrule.types import State, Vocabulary, prefill, select_rows
 
 Array = np.ndarray[Any, Any]
 MOST_BUCKETS = 12
@@ -138,7 +138,7 @@ class Mixture(nn.Module):
         """One part appends T tokens; where a cache watches it, with its features, from the same pass."""
         part, before = self.parts[number], state.parts[number]
         if number not in self._watched:
-            row_BV, after = _prefill(part, before, tokens_BT)
+            row_BV, after = prefill(part, before, tokens_BT)
             return _Read(row_BV.float(), after, None, None)
         hidden_BTD, after = part.read(before, tokens_BT)
         newest_BD, known_BD = hidden_BTD[:, -1], state.hidden[number]
@@ -273,16 +273,6 @@ def _make_cache(config: Any, parts: Sequence[nn.Module], vocab_size: int) -> Uni
             "give it the number of a neural model"
         )
     return ContinuousCache(config, vocab_size, part.output.width)
-
-
-def _prefill(part: Any, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
-    """Append T tokens, at once where the part can -> log p(. | prefix) BV after the last, and the longer state."""
-    if tokens_BT.shape[1] > 1 and hasattr(part, "prefill"):
-        row_BV, state = part.prefill(state, tokens_BT)
-        return row_BV, state
-    for token_B in tokens_BT.unbind(1):
-        row_BV, state = part.step(state, token_B)
-    return row_BV, state
 
 
 # Weights
