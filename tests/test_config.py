@@ -10,7 +10,7 @@ from chainrule.api import make_config
 from chainrule.config import RunConfig, merge, parse, parse_settings, read_toml, write_toml
 from chainrule.errors import ConfigError
 from chainrule.machine import choose_device, physical_cores
-from chainrule.training.presets import choose_tokenizer, resolve
+from chainrule.training.presets import Size, choose_tokenizer, resolve
 
 
 def test_a_configuration_written_and_read_is_the_same(tmp_path: Path) -> None:
@@ -64,12 +64,12 @@ def test_what_is_wrong_becomes_one_sentence(values: dict[str, object], sentence:
 def test_presets_leave_what_was_given_and_fill_in_the_rest() -> None:
     given = parse(RunConfig, {"model": {"name": "lstm", "hidden": 33}, "training": {"steps": 5, "length": 11}})
     options = {"embedding", "hidden", "dropout"}
-    chosen = resolve(given, tokens=10_000, vocabulary=60, windowed=False, options=options)
+    chosen = resolve(given, Size(10_000, 60), options)
     assert (chosen.model.options["hidden"], chosen.training.length, chosen.training.steps) == (33, 11, 5)
     assert chosen.training.batching == "stream"
     assert None not in (chosen.training.batch_size, chosen.training.lr)
     assert (chosen.training.minutes, chosen.training.epochs) == (None, None)
-    windowed = resolve(given, tokens=10_000, vocabulary=60, windowed=True, options={*options, "context"})
+    windowed = resolve(given, Size(10_000, 60), {*options, "context"})
     assert windowed.training.batching == "blocks"
     endless = resolve(parse(RunConfig, {}), tokens=10_000, vocabulary=60, windowed=False, options=options)
     assert endless.training.minutes is not None

@@ -14,20 +14,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from chainrule.translator_run import TranslatorRun
+
 from chainrule.config import RunConfig, merge, parse, read_toml
+from chainrule.corpora import training_texts
 from chainrule.data.store import TokenStore, open_store
 from chainrule.decoding import Chooser, Greedy, Sample, beam_search, generate, stream
-from chainrule.errors import ConfigError
+from chainrule.errors import ConfigError, RunError
 from chainrule.evaluation.compression import Compressed, compress, decompress
 from chainrule.evaluation.perplexity import Progress, evaluating
 from chainrule.evaluation.report import Evaluation, evaluate
 from chainrule.evaluation.speed import generation_speed
-from chainrule.fitting import Listener, fit, training_texts
+from chainrule.fitting import Listener, fit
 from chainrule.machine import choose_device, physical_cores, threads
 from chainrule.registry import MODELS
 from chainrule.runs import RunFolder, count_parameters, load_model
@@ -110,6 +114,10 @@ class Run:
         """The same on the validation text of the training: the one that was given, or the one that was held out."""
         return evaluate(self.model, self.open_held_out(), self.tokenizer)
 
+    def validation(self) -> Evaluation:
+        """What a training tells of its validation text when it has ended."""
+        return self.evaluate_held_out()
+
     def open_held_out(self) -> TokenStore:
         """That text as this run's tokens."""
         _, valid = training_texts(self.config.data)
@@ -124,7 +132,7 @@ class Run:
         self, texts: Paths, *, field: str | None = None, threads: int | None = None
     ) -> Iterator[tuple[list[float], list[int]]]:
         """log p and the number of tokens of each line of a text, in the order of the text, some lines at a time."""
-        opened = open_texts(_strings(texts), field=field or self.config.data.field)
+        opened = open_texts(path_strings(texts), field=field or self.config.data.field)
         blocks = _whole_lines(opened.strings(any_bytes=self.tokenizer.any_bytes))
         if not hasattr(self.model, "score_lines"):
             for block in blocks:
@@ -317,8 +325,26 @@ class Run:
 
 
 def load(path: str | Path, *, device: str = "auto") -> Run:
-    """The run in a folder, its model on the best device there is."""
-    return Run(path, device=device)
+    """The run in a folder, its model on the best device there is; a translator comes as a TranslatorRun."""
+    run = Run(path, device=device)
+    if MODELS.get(run.config.model.name).about["task"] != "seq2seq":
+        return run
+    from chainrule.translator_run import TranslatorRun
+
+    return TranslatorRun(path, device=device)
+
+
+def load_translator(path: str | Path, *, device: str = "auto") -> TranslatorRun:
+    """The translator in a folder; what is no translator is refused."""
+    from chainrule.translator_run import TranslatorRun
+
+    run = load(path, device=device)
+    if not isinstance(run, TranslatorRun):
+        raise RunError(
+            f"{path} is a {run.config.model.name}, which is no translator; train one with: chainrule train SOURCE "
+            "TARGET --model seq2seq-transformer, or use chainrule generate"
+        )
+    return run
 
 
 def import_model(path: str | Path, out: str | Path, *, note: Callable[[str], None] = lambda text: None) -> Run:
@@ -336,6 +362,7 @@ def train(
     vocab_size: int | None = None,
     output: str | None = None,
     objective: str | None = None,
+    init: str | Path | None = None,
     config: str | Path | None = None,
     minutes: float | None = None,
     steps: int | None = None,
@@ -343,6 +370,7 @@ def train(
     seed: int | None = None,
     device: str | None = None,
     memory: str | None = None,
+    max_tokens: int | None = None,
     field: str | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -355,12 +383,20 @@ def train(
     """
     named: dict[str, Any] = {
         "seed": seed,
-        "data": {"train": [str(path) for path in data], "valid": _strings(valid), "field": field},
+        "init": None if init is None else str(init),
+        "data": {"train": [str(path) for path in data], "valid": path_strings(valid), "field": field},
         "tokenizer": {"kind": tokenizer, "vocab_size": vocab_size},
         "model": {"name": model, **model_options},
         "output": {"name": output},
         "objective": {"name": objective},
-        "training": {"minutes": minutes, "steps": steps, "epochs": epochs, "device": device, "memory": memory},
+        "training": {
+            "minutes": minutes,
+            "steps": steps,
+            "epochs": epochs,
+            "device": device,
+            "memory": memory,
+            "max_tokens": max_tokens,
+        },
     }
     whole = make_config(config, named, settings or {})
     place = Path(out) if out else default_folder(whole)
@@ -368,16 +404,29 @@ def train(
         from chainrule.mixing import train_mixture
 
         return train_mixture(whole, place, listener or Listener())
-    return Run(fit(whole, place, listener).folder.path)
+    return load(fit(whole, place, listener).folder.path)
 
 
 def make_config(file: str | Path | None, named: Mapping[str, Any], settings: Mapping[str, Any]) -> RunConfig:
     """A run's configuration from a file, then named options, then settings, the later ones winning."""
     values = merge(read_toml(file) if file else {}, _without_empty(named))
     values = merge(values, settings)
+    if values.get("init"):
+        values = merge(_start(Path(values["init"]), values.get("model", {}).get("name")), values)
     for section, default in (("model", "lstm"), ("output", "softmax"), ("objective", "likelihood")):
         values[section] = {"name": default, **values.get(section, {})}
     return parse(RunConfig, values)
+
+
+def _start(path: Path, model: str | None) -> dict[str, Any]:
+    """What a run that starts from another one takes over: tokeniser, model and output layer."""
+    start = RunFolder(path).read_config()
+    if model is not None and model != start.model.name:
+        raise ConfigError(
+            f"{path} is a {start.model.name} and cannot be the start of a {model}; leave --model out, or start anew"
+        )
+    taken = start.model_dump(mode="json", exclude_none=True, include={"tokenizer", "model", "output"})
+    return {"data": {"prefix": start.data.prefix} if start.data.prefix else {}, **taken}
 
 
 def default_folder(config: RunConfig) -> Path:
@@ -403,7 +452,7 @@ def chooser(temperature: float | None, top_k: int | None, top_p: float | None, s
     )
 
 
-def _strings(paths: Paths) -> list[str]:
+def path_strings(paths: Paths) -> list[str]:
     return [str(paths)] if isinstance(paths, str | Path) else [str(path) for path in paths]
 
 

@@ -39,6 +39,15 @@ class DataConfig(Section):
     held_out: float = Field(
         0.05, gt=0, lt=0.5, description="share held out for validation when no text is given for it"
     )
+    source_field: str = Field("source", description="pairs: the field of the source in JSON lines")
+    target_field: str = Field("target", description="pairs: the field of the target in JSON lines")
+    prefix: str = Field("", description="pairs: what is put before every source, such as a task's name for t5")
+    max_length: int | None = Field(
+        None, ge=1, description="pairs: train without those longer than so many tokens (default: the model's context)"
+    )
+    max_ratio: float | None = Field(
+        None, ge=1, description="pairs: train without those of which one side has so many times the other's tokens"
+    )
 
 
 class TokenizerConfig(Section):
@@ -48,6 +57,7 @@ class TokenizerConfig(Section):
     vocab_size: int | None = Field(None, ge=2)
     min_count: int | None = Field(None, ge=1, description="rarer words become <unk>")
     split: Literal["space", "unicode"] = Field("space", description="where the word tokeniser cuts")
+    joint: bool = Field(True, description="pairs: one vocabulary for both sides, or one each")
 
 
 class NamedSection(BaseModel):
@@ -74,6 +84,7 @@ class TrainingConfig(Section):
         None, description="contiguous text with carried state, or random blocks"
     )
     batch_size: int | None = Field(None, ge=1, description="rows of a batch, on each process")
+    max_tokens: int | None = Field(None, ge=1, description="pairs: rows of a batch times the tokens of its longest")
     length: int | None = Field(None, ge=1, description="tokens a row: the unroll of a stream, the size of a block")
     accumulate: int = Field(1, ge=1, description="batches whose gradients make one step")
     optimizer: Literal["adamw", "sgd", "muon"] | None = Field(
@@ -96,6 +107,8 @@ class TrainingConfig(Section):
     valid_tokens: int = Field(
         200_000, ge=1, description="at most this many tokens in each of those; fewer in a short budget of minutes"
     )
+    select: Literal["loss", "bleu"] = Field("loss", description="what the best weights are best in; bleu: of pairs")
+    valid_pairs: int = Field(500, ge=1, description="select = bleu: at most so many pairs are translated to measure it")
     patience: int = Field(0, ge=0, description="stop after this many validations without improvement; 0: never")
     average_from: float = Field(
         1.0, ge=0, le=1, description="share of the budget after which weights are averaged; 1: never"
@@ -130,6 +143,7 @@ class RunConfig(Section):
     """A run, whole."""
 
     seed: int = 1
+    init: str | None = Field(None, description="a run whose tokeniser, model and weights are the start of this one")
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: NamedSection = NamedSection(name="lstm")

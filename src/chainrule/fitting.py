@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import signal
 import threading
@@ -16,32 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from chainrule.config import (
-    DataConfig,
-    NamedSection,
-    RunConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    parse,
-    parse_bytes,
-)
+from chainrule import corpora
+from chainrule.config import NamedSection, RunConfig, parse, parse_bytes
+from chainrule.corpora import Corpus, TextCorpus, check_length, open_text_corpus, reads_pairs, reads_spans
 from chainrule.counting.room import SCRATCH
-from chainrule.data.batches import Batches, BlockBatches, StreamBatches
-from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError
-from chainrule.evaluation.perplexity import Likelihood, evaluate_tokens
 from chainrule.machine import PeakMemory, choose_device, physical_cores
+from chainrule.pair_corpora import PairCorpus, open_pair_corpus
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS
-from chainrule.runs import OF_TRAINING, RunFolder, build_model, count_parameters
-from chainrule.text.readers import Texts, open_texts
-from chainrule.text.split import hold_out
-from chainrule.text.tokenizers import Tokenizer, train_tokenizer
+from chainrule.runs import OF_TRAINING, RunFolder, WeightsError, build_model, count_parameters, load_weights
 from chainrule.training.loop import Hooks, Trainer, Update
-from chainrule.training.presets import choose_tokenizer, resolve
+from chainrule.training.presets import Size, resolve
 from chainrule.training.processes import Processes
 from chainrule.types import Vocabulary
 
@@ -49,30 +36,11 @@ from chainrule.types import Vocabulary
 FREE = ("minutes", "steps", "epochs", "device", "threads", "memory", "save_seconds", "log_steps", "compile")
 
 
-VALIDATION_SHARE = 0.1
-"""Of a budget of minutes, that validations may take while it lasts."""
-
-LEAST_VALIDATION = 8192
-"""Tokens, whatever they take."""
-
-
 @dataclass
-class Listener:
+class Listener(corpora.Listener):
     """Who wants to know how it goes. Every method may be replaced; nothing is said by default."""
 
-    note: Callable[[str], None] = lambda text: None
-    tokenized: Callable[[int, int], None] = lambda done, whole: None
     update: Callable[[Update], None] = lambda update: None
-
-
-@dataclass
-class Corpus:
-    """A text to train on and one to validate with, as tokens of one tokeniser."""
-
-    tokenizer: Tokenizer
-    options: TokenizerConfig  # that the tokeniser was fitted with
-    train: TokenStore
-    valid: TokenStore
 
 
 @dataclass
@@ -101,14 +69,15 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     asked = _budget(config)
     torch.set_num_threads(config.training.threads or physical_cores())
     with processes.one_after_another():
-        corpus = _corpus(config, folder, listener)
+        corpus = open_corpus(config, folder, listener)
     _same_text(folder, corpus)
     if counted:
+        assert isinstance(corpus, TextCorpus)
         return _count(config, corpus, folder, request, listener)
     config = _resolve(config, corpus, folder)
     device = choose_device(config.training.device)
     torch.manual_seed(config.seed + processes.rank)
-    model = _model(config, corpus).to(device)
+    model = _model(config, corpus.vocabulary).to(device)
     memory = PeakMemory()
     trainer = _trainer(config, corpus, model, folder, listener, device, processes)
     if processes.leads:  # not before everything is known to fit: a mistake leaves no folder that stands in the way
@@ -133,12 +102,30 @@ def _check_names(config: RunConfig) -> None:
             )
         parse(entry.make.Config, section.options, where)
     choose_device(config.training.device)
+    _check_task(config)
     if is_counted(config):
         _refuse_training_options(config)
     elif config.training.memory is not None:
         raise ConfigError(
             f"training.memory bounds the counting of n-grams; {config.model.name} streams its text anyway"
         )
+
+
+def _check_task(config: RunConfig) -> None:
+    """Objectives and choices that only translators know are not asked of others, nor the other way round."""
+    translates = MODELS.get(config.model.name).about["task"] == "seq2seq"
+    objective = OBJECTIVES.get(config.objective.name).make
+    if getattr(objective, "needs_reward", False) and not translates:
+        raise ConfigError(
+            f"{config.objective.name} rewards translations, and {config.model.name} is a language model; choose "
+            "likelihood or scheduled-sampling, or a translator"
+        )
+    if reads_spans(config) and config.model.name != "t5":
+        raise ConfigError(
+            f"the objective spans needs the sentinels of t5; {config.model.name} has none, use --model t5"
+        )
+    if config.training.select == "bleu" and not reads_pairs(config):
+        raise ConfigError("training.select = 'bleu' is for pairs; a model of one text is selected by its loss")
 
 
 def is_counted(config: RunConfig) -> bool:
@@ -164,7 +151,9 @@ def _refuse_training_options(config: RunConfig) -> None:
 # Counting
 
 
-def _count(config: RunConfig, corpus: Corpus, folder: RunFolder, request: dict[str, Any], listener: Listener) -> Fitted:
+def _count(
+    config: RunConfig, corpus: TextCorpus, folder: RunFolder, request: dict[str, Any], listener: Listener
+) -> Fitted:
     """All of the training of a counted model."""
     make = MODELS.get(config.model.name).make
     options = parse(make.Config, config.model.options, "model")
@@ -180,7 +169,7 @@ def _count(config: RunConfig, corpus: Corpus, folder: RunFolder, request: dict[s
     memory, began = PeakMemory(), time.perf_counter()
     model = make.estimate(
         options,
-        Vocabulary(corpus.tokenizer.vocab_size, corpus.tokenizer.eos, np.asarray(corpus.train.counts_V)),
+        corpus.vocabulary,
         corpus.train.tokens,
         corpus.valid.tokens,
         memory=parse_bytes(config.training.memory) if config.training.memory else None,
@@ -205,43 +194,15 @@ def _count(config: RunConfig, corpus: Corpus, folder: RunFolder, request: dict[s
     return Fitted(folder, True, result)
 
 
-# Text to tokens
+# The text or the pairs
 
 
-def _corpus(config: RunConfig, folder: RunFolder, listener: Listener) -> Corpus:
-    texts, valid = training_texts(config.data)
-    if valid is texts:
-        listener.note(f"{texts.name} is one line, nothing can be held out: validating on the training text itself")
-    tokenizer, options = _tokenizer(config, texts, folder, listener)
-    store = open_store(texts, tokenizer, progress=listener.tokenized)
-    corpus = Corpus(tokenizer, options, store, open_store(valid, tokenizer))
-    if len(corpus.train) < 2:
-        raise DataError(f"{texts.name} has {len(corpus.train)} token(s); training needs at least 2, give it more text.")
-    return corpus
-
-
-def training_texts(data: DataConfig) -> tuple[Texts, Texts]:
-    """What to train on and to validate with: another text, or the end of the same, or the same if it is one line."""
-    texts = open_texts(data.train, field=data.field)
-    if data.valid:
-        return texts, open_texts(data.valid, field=data.field)
-    return hold_out(texts, data.held_out) or (texts, texts)
-
-
-def _tokenizer(
-    config: RunConfig, texts: Texts, folder: RunFolder, listener: Listener
-) -> tuple[Tokenizer, TokenizerConfig]:
-    """The run's tokeniser, fitted or read, and the options it was fitted with."""
-    if folder.exists() and (folder.path / "tokenizer.json").exists():
-        return folder.read_tokenizer(), folder.read_config().tokenizer
-    sample = next(texts.blocks()).data[:100_000].decode(errors="replace")
-    chosen = choose_tokenizer(config.tokenizer, sample, texts.size)
-    listener.note(f"tokeniser: {chosen.kind}")
-    options = {"split": chosen.split} if chosen.kind == "word" else {}
-    tokenizer = train_tokenizer(
-        str(chosen.kind), texts, vocab_size=chosen.vocab_size, min_count=chosen.min_count or 1, **options
-    )
-    return tokenizer, chosen.model_copy(update={"vocab_size": tokenizer.vocab_size})
+def open_corpus(config: RunConfig, folder: RunFolder, listener: Listener) -> Corpus:
+    """What the run is trained on, tokenised."""
+    if not reads_pairs(config):
+        return open_text_corpus(config, folder, listener)
+    options = parse(MODELS.get(config.model.name).make.Config, config.model.options, "model")
+    return open_pair_corpus(config, folder, listener, getattr(options, "context", None))
 
 
 # The model and its surroundings
@@ -254,18 +215,23 @@ def _resolve(config: RunConfig, corpus: Corpus, folder: RunFolder) -> RunConfig:
         if not any(_budget(config).values()):
             free |= _budget(saved)
         return saved.model_copy(update={"training": saved.training.model_copy(update=free)})
-    make = MODELS.get(config.model.name).make
-    options = set(make.Config.model_fields)
-    windowed = "context" in options
-    config = resolve(
-        config, tokens=len(corpus.train), vocabulary=corpus.tokenizer.vocab_size, windowed=windowed, options=options
-    )
+    size = Size(corpus.tokens, corpus.tokenizer.vocab_size, pairs=corpus.pairs)
+    config = resolve(config, size, set(MODELS.get(config.model.name).make.Config.model_fields))
     return config.model_copy(update={"tokenizer": corpus.options})
 
 
-def _model(config: RunConfig, corpus: Corpus) -> nn.Module:
-    vocabulary = Vocabulary(corpus.tokenizer.vocab_size, corpus.tokenizer.eos, np.asarray(corpus.train.counts_V))
-    return build_model(config, vocabulary)
+def _model(config: RunConfig, vocabulary: Vocabulary) -> nn.Module:
+    """A fresh model, with the weights of the run it starts from, if there is one."""
+    model = build_model(config, vocabulary)
+    if config.init:
+        try:
+            load_weights(model, RunFolder(config.init).read_weights())
+        except WeightsError:
+            raise ConfigError(
+                f"the weights of {config.init} do not fit this {config.model.name}; start from a run of the same "
+                "shape, and leave its model options as they are"
+            ) from None
+    return model
 
 
 def _trainer(
@@ -277,78 +243,34 @@ def _trainer(
     device: torch.device,
     processes: Processes,
 ) -> Trainer:
-    _check_length(config, model)
-    objective = OBJECTIVES.get(config.objective.name).make
-    hooks = Hooks(validate=_validator(config, corpus), show=listener.update)
+    if not corpus.pairs:
+        check_length(config, getattr(model, "window", None))
+    hooks = Hooks(validate=corpus.validator(config), show=listener.update)
     return Trainer(
         model=model,
-        objective=objective(parse(objective.Config, config.objective.options, "objective")),
-        batches=_batches(config, corpus, processes),
+        objective=_objective(config, corpus),
+        batches=corpus.batches(config, processes),
         config=config.training,
         folder=folder,
         hooks=hooks,
-        carries=config.training.batching == "stream" and getattr(model, "window", None) is None,
+        carries=carries(config) and getattr(model, "window", None) is None,
         device=device,
         processes=processes,
     )
 
 
-def _check_length(config: RunConfig, model: nn.Module) -> None:
-    window, length = getattr(model, "window", None), config.training.length
-    if window is not None and length is not None and length > window:
-        raise ConfigError(
-            f"training.length is {length}, but {config.model.name} sees at most model.context = {window} tokens; "
-            "shorten the one or lengthen the other"
-        )
+def carries(config: RunConfig) -> bool:
+    """Whether a model reads on where the last batch ended."""
+    return config.training.batching == "stream" and MODELS.get(config.model.name).about["task"] == "lm"
 
 
-def _batches(config: RunConfig, corpus: Corpus, processes: Processes) -> Batches:
-    t = config.training
-    assert t.batch_size is not None
-    assert t.length is not None
-    kind = StreamBatches if t.batching == "stream" else BlockBatches
-    return kind(
-        corpus.train.tokens,
-        t.batch_size,
-        t.length,
-        eos=corpus.tokenizer.eos,
-        seed=config.seed,
-        rank=processes.rank,
-        world=processes.world,
-    )
-
-
-def _validator(config: RunConfig, corpus: Corpus) -> Callable[[Any], float]:
-    """Many short tracks: a validation only ranks the weights of one run, and is to be quick."""
-    tokens, eos = corpus.valid.tokens[: config.training.valid_tokens], corpus.tokenizer.eos
-    affordable: int | None = None
-
-    def validate(model: Any) -> float:
-        nonlocal affordable
-        if affordable is None:
-            affordable = _affordable(model, tokens, eos, config.training)
-        total, count = _evaluate_quickly(model, tokens[:affordable], eos)
-        return total / count
-
-    return validate
-
-
-def _affordable(model: Any, tokens: Any, eos: int, training: TrainingConfig) -> int:
-    """How many tokens a validation may have so that all of them take at most a tenth of a budget of minutes."""
-    if training.minutes is None or len(tokens) <= LEAST_VALIDATION:
-        return len(tokens)
-    _evaluate_quickly(model, tokens[:256], eos)  # what is done for the first time takes longer
-    began = time.perf_counter()
-    _evaluate_quickly(model, tokens[:LEAST_VALIDATION], eos)
-    rate = LEAST_VALIDATION / (time.perf_counter() - began)
-    # A power of two, so that a run which is taken up again mostly finds the same.
-    seconds = 60 * training.minutes / training.validations * VALIDATION_SHARE
-    affordable = 1 << int(math.log2(max(1, rate * seconds)))
-    return max(LEAST_VALIDATION, min(len(tokens), affordable))
-
-
-def _evaluate_quickly(model: Any, tokens: Any, eos: int) -> Likelihood:
-    return evaluate_tokens(model, tokens, eos=eos, tracks=max(1, min(64, len(tokens) // 256)))
+def _objective(config: RunConfig, corpus: Corpus) -> Any:
+    make = OBJECTIVES.get(config.objective.name).make
+    objective = make(parse(make.Config, config.objective.options, "objective"))
+    if getattr(make, "needs_reward", False):
+        assert isinstance(corpus, PairCorpus)
+        objective.reward = corpus.reward(objective.config.reward)
+    return objective
 
 
 # The folder
@@ -356,15 +278,8 @@ def _evaluate_quickly(model: Any, tokens: Any, eos: int) -> Likelihood:
 
 def _begin(folder: RunFolder, config: RunConfig, corpus: Corpus, request: dict[str, Any]) -> None:
     folder.remove_result()
-    corpus.tokenizer.save(folder.path)
-    folder.write_signature(
-        {
-            "data": corpus.train.fingerprint,
-            "valid": corpus.valid.fingerprint,
-            "tokenizer": f"{corpus.tokenizer.kind}#{corpus.tokenizer.fingerprint}",
-            "seed": str(config.seed),
-        }
-    )
+    corpus.save(folder.path)
+    folder.write_signature({**corpus.signature, "seed": str(config.seed)})
     folder.write_request(request)
     folder.write_config(config, without=OF_TRAINING if is_counted(config) else ())
 
@@ -389,7 +304,7 @@ def _same_request(folder: RunFolder, request: dict[str, Any]) -> None:
 
 def _same_text(folder: RunFolder, corpus: Corpus) -> None:
     """A run goes on only with the text it was begun with."""
-    if folder.exists() and folder.read_signature()["data"] != corpus.train.fingerprint:
+    if folder.exists() and folder.read_signature()["data"] != corpus.signature["data"]:
         raise DataError(
             f"the training text has changed since {folder.path} was begun; put the old text back to go on with it, "
             "or choose another --out"

@@ -8,6 +8,7 @@
     signature            data, tokeniser, seed and versions, one a line
     training/step-N/     weights, optimiser, random state, carried state: all that resuming needs
     training/request.json  the options as given, to recognise the same command
+    source/tokenizer.*   of a translator with two vocabularies: that of the source
     parts/N/             of a mixture: the runs it is made of
 
 Everything is written beside its place and moved there, so a kill leaves the last good version.
@@ -24,6 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
@@ -39,6 +41,10 @@ from chainrule.types import OutputChoice, Vocabulary
 COUNTS = "unigram_counts"
 OF_TRAINING = ("output", "objective", "training")
 """Sections of config.toml that say nothing about a model which no gradient made."""
+
+
+class WeightsError(RunError):
+    """Weights of one model were given to another."""
 
 
 @dataclass
@@ -88,6 +94,11 @@ class RunFolder:
     def read_tokenizer(self) -> Tokenizer:
         self.read_config()
         return load_tokenizer(self.path)
+
+    def read_source_tokenizer(self) -> Tokenizer | None:
+        """Of a translator with two vocabularies: that of the text it reads."""
+        place = self.path / "source"
+        return load_tokenizer(place) if (place / "tokenizer.json").exists() else None
 
     # The weights
 
@@ -182,7 +193,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     needed = set(weights_of(model))
     fits = needed <= set(weights) <= set(own) and all(weights[name].shape == own[name].shape for name in weights)
     if not fits:
-        raise RunError("the weights do not fit the model of config.toml; the run's files come from different runs")
+        raise WeightsError("the weights do not fit the model of config.toml; the run's files come from different runs")
     model.load_state_dict(weights, strict=False)
 
 
@@ -213,14 +224,21 @@ def load_model(folder: RunFolder, tokenizer: Tokenizer) -> nn.Module:
         return counted.eval()  # type: ignore[no-any-return]
     weights = folder.read_weights()
     if (counts_V := weights.get(COUNTS)) is None:
-        raise RunError(f"{folder.path / 'model.safetensors'} is not of a language model; restore the run's own file")
+        raise RunError(
+            f"{folder.path / 'model.safetensors'} is not of a model of this package; restore the run's own file"
+        )
     _check_vocabulary(folder, tokenizer, len(counts_V))
-    vocabulary = Vocabulary(tokenizer.vocab_size, tokenizer.eos, counts_V.numpy())
+    vocabulary = _vocabulary(tokenizer, counts_V, folder.read_source_tokenizer())
     if entry.about.get("made_by") == "mix":
         return _load_mixture(folder, config, vocabulary, weights, tokenizer)
     model = build_model(config, vocabulary)
     load_weights(model, weights)
     return model.eval()
+
+
+def _vocabulary(tokenizer: Tokenizer, counts_V: Tensor, source: Tokenizer | None) -> Vocabulary:
+    read = None if source is None else Vocabulary(source.vocab_size, source.eos, np.zeros(source.vocab_size, np.int64))
+    return Vocabulary(tokenizer.vocab_size, tokenizer.eos, counts_V.numpy(), read)
 
 
 def _check_vocabulary(folder: RunFolder, tokenizer: Tokenizer, size: int) -> None:

@@ -35,8 +35,8 @@ class Scorer(Protocol):
 class Stepper(Protocol):
     """Walks one token at a time; the decoder needs nothing else."""
 
-    def start(self, batch: int) -> State:
-        """The empty prefix, `batch` times."""
+    def start(self, batch: Any) -> State:
+        """The empty prefix, `batch` times; a translator takes a Source, and gives a prefix for each of its rows."""
         ...
 
     def step(self, state: State, token_B: Tensor) -> tuple[Tensor, State]:
@@ -55,14 +55,20 @@ class Trainable(Protocol):
     def forward(self, batch: Batch, state: State = None) -> Outputs: ...
 
 
+class Source(NamedTuple):
+    """The text that a translator reads: tokens, each row ended by `eos`, and which of them are no padding."""
+
+    tokens_BS: Tensor
+    mask_BS: Tensor  # bool
+
+
 class Batch(NamedTuple):
     """Tokens for one training step. `inputs` is what the model sees at t, `targets` what it must predict there."""
 
     inputs_BT: Tensor
     targets_BT: Tensor
     weights_BT: Tensor | None = None  # 0 where a target is padding; None: every target counts
-    source_BS: Tensor | None = None
-    source_mask_BS: Tensor | None = None
+    source: Source | None = None  # what a translator reads beside
 
 
 class Outputs(NamedTuple):
@@ -88,6 +94,7 @@ class Vocabulary:
     size: int
     eos: int
     counts_V: np.ndarray[Any, Any]  # occurrences in the training text, int64
+    source: Vocabulary | None = None  # of a translator: that of the text it reads, None if it is this one
 
 
 class OutputChoice(NamedTuple):

@@ -39,7 +39,7 @@ def trainer(
         batches=kind(TOKENS, rows, 6, eos=0, seed=1, rank=0, world=1),
         config=TrainingConfig.model_validate({**PLAIN, "validations": 1, **options}),
         folder=RunFolder(path),
-        hooks=Hooks(validate=validate or (lambda model: 1.0)),
+        hooks=Hooks(validate=lambda model: {"loss": validate(model) if validate else 1.0}),
         carries=stream,
         device=torch.device("cpu"),
     )

@@ -9,7 +9,7 @@ import torch
 
 from chainrule.api import make_config
 from chainrule.config import RunConfig, TokenizerConfig
-from chainrule.training.presets import choose_tokenizer, resolve
+from chainrule.training.presets import Size, choose_tokenizer, resolve
 
 ENGLISH = "The quick brown fox jumps over the lazy dog.\n" * 100
 
@@ -17,7 +17,7 @@ ENGLISH = "The quick brown fox jumps over the lazy dog.\n" * 100
 def resolved(model: str = "lstm", tokens: int = 1_000_000, vocabulary: int = 8000, **training: Any) -> RunConfig:
     config = make_config(None, {"model": {"name": model}}, {"training": training})
     options = {"embedding", "hidden", "dropout", *(["context"] if model == "transformer" else [])}
-    return resolve(config, tokens=tokens, vocabulary=vocabulary, windowed=model == "transformer", options=options)
+    return resolve(config, Size(tokens, vocabulary), options)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_is_given_is_kept() -> None:
         {"model": {"name": "lstm", "hidden": 77}},
         {"training": {"lr": 0.5, "batch_size": 3, "length": 4, "steps": 1}},
     )
-    made = resolve(config, tokens=10**6, vocabulary=100, windowed=False, options={"hidden", "embedding"})
+    made = resolve(config, Size(10**6, 100), {"hidden", "embedding"})
     assert made.model.options == {"embedding": 256, "hidden": 77}
     assert (made.training.lr, made.training.batch_size, made.training.length) == (0.5, 3, 4)
 

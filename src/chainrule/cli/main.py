@@ -9,7 +9,21 @@ import sys
 
 import typer
 
-from chainrule.cli import compare, compress, demo, evaluate, exporting, generate, info, mix, score, tokenize, train
+from chainrule.cli import (
+    compare,
+    compress,
+    demo,
+    distill,
+    evaluate,
+    exporting,
+    generate,
+    info,
+    mix,
+    score,
+    tokenize,
+    train,
+    translate,
+)
 from chainrule.errors import ChainruleError
 
 app = typer.Typer(
@@ -25,6 +39,8 @@ app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("generate")(generate.generate)
+app.command("translate")(translate.translate)
+app.command("distill")(distill.distill)
 app.command("compare")(compare.compare)
 app.command("mix")(mix.mix)
 app.command("compress")(compress.compress)

@@ -11,7 +11,7 @@ import typer
 from chainrule.cli.common import Field, Json, RunPath, print_json
 
 if TYPE_CHECKING:
-    from chainrule.text.tokenizers import Tokenizer
+    from chainrule.api import LineScore
 
 
 def score(
@@ -19,35 +19,40 @@ def score(
     file: Annotated[Path, typer.Argument(help="A text, scored line by line; - or nothing: standard input.")] = Path(
         "-"
     ),
+    target: Annotated[Path | None, typer.Argument(help="Of a translator: the translations to score.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show log p of every token.")] = False,
     field: Field = None,
     json: Json = False,
 ) -> None:
-    """Print log p of each line in nats, its <eos> included; with --json one object a line."""
+    """Print log p of each line in nats, its <eos> included; with --json one object a line.
+
+    A translator scores given translations: FILE and TARGET are parallel, or FILE holds pairs (.tsv, .jsonl).
+    """
     from chainrule import api
+    from chainrule.text.readers import lines_in, open_texts
+    from chainrule.translator_run import TranslatorRun
 
     loaded = api.load(run)
+    if isinstance(loaded, TranslatorRun):
+        _print(loaded.score_pairs([file] if target is None else [file, target]), tokens, json)
+        return
+    if target is not None:
+        api.load_translator(run)  # which says that it is none
     if not tokens:
         for log_probs, counts in loaded.score_text(str(file), field=field):
             lines = map('{{"log_prob": {!r}, "tokens": {}}}'.format if json else "{:.4f}".format, log_probs, counts)
             print("\n".join(lines).replace(": -inf,", ": null,"), flush=True)  # which JSON lacks
         return
-    for scored in loaded.score(_lines(loaded.tokenizer, file, field or loaded.config.data.field)):
+    texts = open_texts([str(file)], field=field or loaded.config.data.field)
+    _print(loaded.score(lines_in(texts, any_bytes=loaded.tokenizer.any_bytes)), tokens, json)
+
+
+def _print(scores: Iterator[LineScore], tokens: bool, json: bool) -> None:
+    for scored in scores:
         if json:
-            names = {"pieces": scored.pieces, "log_probs": scored.log_probs}
+            names = {"pieces": scored.pieces, "log_probs": scored.log_probs} if tokens else {}
             print_json({"log_prob": scored.log_prob, "tokens": scored.tokens, **names})
-        else:
+        elif tokens:
             print("\t".join(f"{piece} {nats:.4f}" for piece, nats in zip(scored.pieces, scored.log_probs, strict=True)))
-
-
-def _lines(tokenizer: Tokenizer, file: Path, field: str) -> Iterator[str]:
-    """The lines of a file as strings; a line too long for one piece is joined again."""
-    from chainrule.text.readers import open_texts
-
-    rest = ""
-    for block in open_texts([str(file)], field=field).strings(any_bytes=tokenizer.any_bytes):
-        *whole, last = (rest + block).split("\n")
-        yield from whole
-        rest = last
-    if rest:
-        yield rest
+        else:
+            print(f"{scored.log_prob:.4f}", flush=True)

@@ -26,9 +26,18 @@ Memory = Annotated[str | None, typer.Option(help="ngram: count in so much memory
 
 
 def train(
-    data: Annotated[list[str], typer.Argument(metavar="DATA…", help="Files, folders, - or hf:NAME/CONFIG:SPLIT.")],
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DATA…",
+            help="Files, folders, - or hf:NAME/CONFIG:SPLIT; a translator takes two files, source then target, or one "
+            ".tsv or .jsonl of pairs.",
+        ),
+    ],
     model: Annotated[str | None, typer.Option(help="See `chainrule models` (default: lstm).")] = None,
-    valid: Annotated[list[str] | None, typer.Option(help="Validation text (default: the last 5% of DATA).")] = None,
+    valid: Annotated[
+        list[str] | None, typer.Option(help="Validation text, or pairs given as DATA (default: the last 5% of DATA).")
+    ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(help="word, char, byte, bpe, unigram, jieba, or a tokenizer file (default: by the text)."),
@@ -38,13 +47,18 @@ def train(
         str | None, typer.Option(help="softmax, hierarchical, adaptive, sampled or nce (default: softmax).")
     ] = None,
     objective: Annotated[
-        str | None, typer.Option(help="likelihood or scheduled-sampling (default: likelihood).")
+        str | None,
+        typer.Option(
+            help="likelihood (default), scheduled-sampling; translators: policy-gradient, minimum-risk; t5: spans."
+        ),
     ] = None,
     order: Order = None,
     smoothing: Smoothing = None,
     prune: Prune = None,
     quantize: Quantize = False,
     memory: Memory = None,
+    init: Annotated[Path | None, typer.Option(help="Start from this run's tokeniser, model and weights.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Pairs: rows of a batch times its longest, at most.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of options, such as a recipe.")] = None,
     settings: Settings = None,
     minutes: Annotated[float | None, typer.Option(help="Train for so long (default: 5 if no budget is given).")] = None,
@@ -56,7 +70,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run's folder (default: runs/MODEL-TEXT).")] = None,
     json: Json = False,
 ) -> None:
-    """Train a model on text. The same command again goes on where it stopped; Ctrl-C saves."""
+    """Train a model on text, or a translator on pairs. The same command goes on where it stopped; Ctrl-C saves."""
     from chainrule import api
     from chainrule.config import parse_settings
 
@@ -72,6 +86,8 @@ def train(
             vocab_size=vocab_size,
             output=output,
             objective=objective,
+            init=init,
+            max_tokens=max_tokens,
             config=config,
             minutes=minutes,
             steps=steps,
@@ -93,12 +109,13 @@ def train(
 
 def _report(run: api.Run, json: bool) -> None:  # type: ignore[name-defined]  # noqa: F821
     """What the training came to."""
-    measured = run.evaluate_held_out()
+    measured = run.validation()
     result = {key: run.result[key] for key in ("steps", "seconds", "parameters", "tokens_per_second", "peak_memory")}
     if json:
         print_json({"run": str(run.folder.path), **result, "valid": measured.to_dict()})
         return
-    shown = {"valid perplexity": measured.perplexity, "valid bits_per_byte": measured.bits_per_byte}
+    names = [name for name in ("perplexity", "bits_per_byte", "bleu", "exact_match") if hasattr(measured, name)]
+    shown = {f"valid {name}": getattr(measured, name) for name in names}
     print_fields({"run": str(run.folder.path), **result, **shown})
     say(measured.protocol)
     if run.config.recipe:

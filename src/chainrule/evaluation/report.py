@@ -67,8 +67,8 @@ def evaluate(
         oov=store.oov,
         bytes=store.bytes,
         cross_entropy=mean,
-        perplexity=_perplexity(mean),
-        perplexity_without_oov=_perplexity(known.nats / known.tokens) if known.tokens else math.nan,
+        perplexity=perplexity_of(mean),
+        perplexity_without_oov=perplexity_of(known.nats / known.tokens) if known.tokens else math.nan,
         bits_per_byte=(every.nats / math.log(2) + store.residue_bits) / store.bytes,
         signature=signature(store, tokenizer, model),
         protocol=SCORES_ONLY if scores_only else protocol(store, tokenizer, model),
@@ -92,7 +92,7 @@ def _likelihoods(
     return every, every if unk is None else Likelihood(known_nats, known)
 
 
-def _perplexity(mean_nats: float) -> float:
+def perplexity_of(mean_nats: float) -> float:
     """exp, for any mean: a model that rules out what happened has a perplexity without bound."""
     try:
         return math.exp(mean_nats)
@@ -116,7 +116,7 @@ def signature(store: TokenStore, tokenizer: Tokenizer, model: object = None) -> 
         "context": "carried" if getattr(model, "across_lines", True) else "line",
         "data": store.fingerprint[:8],
         "tokenizer": f"{tokenizer.kind}#{tokenizer.fingerprint[:8]}",
-        "chainrule": _version(),
+        "chainrule": package_version(),
     }
     return "|".join(f"{name}:{value}" for name, value in fields.items())
 
@@ -144,7 +144,7 @@ def _about_unk(store: TokenStore, tokenizer: Tokenizer) -> str:
     )
 
 
-def _version() -> str:
+def package_version() -> str:
     try:
         return version("chainrule")
     except PackageNotFoundError:  # run from a source tree

@@ -1,4 +1,4 @@
-"""Masked multi-head self-attention with a cache that makes a step cost one row.
+"""Multi-head self-attention with a cache that makes a step cost one row.
 
 Vaswani et al., "Attention Is All You Need", 2017.
 Legend: B batch, T new positions, L positions so far, C positions in the window, H heads, D width, E width of a head.
@@ -14,40 +14,65 @@ from torch.nn import functional as F
 
 from chainrule.layers.positions import Rotary
 
+FIRST_ROOM = 32
+"""Positions that an empty cache has room for."""
+
 
 class KeyValueCache:
-    """Keys and values of a prefix in one buffer that is allocated once.
+    """Keys and values of a prefix in one buffer that grows by doubling, up to the window.
 
     Two caches may share a buffer: the one that is first to write past its own length writes in place, any other copies
-    first, so a state never changes under the hand that holds it.
+    first, so a state never changes under the hand that holds it. Reordering rows is put off until the next position is
+    appended, when the rows are moved to a buffer with room for it.
     """
 
-    __slots__ = ("_written", "length", "pairs_B2HCE")
+    __slots__ = ("_written", "length", "pairs_B2HCE", "rows_K", "window")
 
-    def __init__(self, pairs_B2HCE: Tensor, length: int = 0) -> None:
-        self.pairs_B2HCE, self.length = pairs_B2HCE, length
+    def __init__(self, pairs_B2HCE: Tensor, length: int, window: int, rows_K: Tensor | None = None) -> None:
+        self.pairs_B2HCE, self.length, self.window, self.rows_K = pairs_B2HCE, length, window, rows_K
         self._written = [length]  # shared by all caches over this buffer
 
     @classmethod
     def empty(cls, batch: int, heads: int, window: int, head_width: int, like: Tensor) -> KeyValueCache:
-        return cls(like.new_empty(batch, 2, heads, window, head_width))
+        return cls(like.new_empty(batch, 2, heads, min(window, FIRST_ROOM), head_width), 0, window)
 
     def append(self, pairs_B2HTE: Tensor) -> KeyValueCache:
         """The cache of the prefix that is T positions longer."""
-        own = self._written[0] == self.length
-        grown = KeyValueCache(self.pairs_B2HCE if own else self.pairs_B2HCE.clone(), self.length)
+        longer = self.length + pairs_B2HTE.shape[3]
+        fits = longer <= self.pairs_B2HCE.shape[3]
+        own = self._written[0] == self.length and self.rows_K is None and fits
+        grown = KeyValueCache(self.pairs_B2HCE if own else self._moved(longer), self.length, self.window)
         if own:
             grown._written = self._written
-        grown.length = grown._written[0] = self.length + pairs_B2HTE.shape[3]
-        grown.pairs_B2HCE[:, :, :, self.length : grown.length] = pairs_B2HTE
+        grown.length = grown._written[0] = longer
+        grown.pairs_B2HCE[:, :, :, self.length : longer] = pairs_B2HTE
         return grown
+
+    def _moved(self, longer: int) -> Tensor:
+        """A buffer of this cache's own, its rows in order, with room for so many positions."""
+        filled = self.pairs_B2HCE[:, :, :, : self.length]
+        room = self.pairs_B2HCE.shape[3]
+        if longer > room:
+            room = max(longer, min(2 * longer, self.window))
+        rows = len(filled) if self.rows_K is None else len(self.rows_K)
+        moved = filled.new_empty(rows, *filled.shape[1:3], room, filled.shape[4])
+        place = moved[:, :, :, : self.length]
+        if self.rows_K is None:
+            place.copy_(filled)
+        else:
+            torch.index_select(filled, 0, self.rows_K, out=place)
+        return moved
 
     def filled(self) -> tuple[Tensor, ...]:
         """The keys and the values so far, BHLE each."""
-        return self.pairs_B2HCE[:, :, :, : self.length].unbind(1)
+        filled = self.pairs_B2HCE[:, :, :, : self.length]
+        return (filled if self.rows_K is None else filled.index_select(0, self.rows_K)).unbind(1)
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> KeyValueCache:
-        return KeyValueCache(change(self.pairs_B2HCE), self.length)
+        rows_K = self.rows_K
+        if rows_K is None:
+            rows_K = torch.arange(len(self.pairs_B2HCE), device=self.pairs_B2HCE.device)
+        return KeyValueCache(self.pairs_B2HCE, self.length, self.window, change(rows_K))
 
 
 def attend(
@@ -57,10 +82,15 @@ def attend(
     cache: KeyValueCache | None,
     rotary: Rotary | None = None,
     dropout: float = 0.0,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = True,
+    scale: float | None = None,
 ) -> tuple[Tensor, KeyValueCache | None]:
-    """Causal multi-head attention of `batch` rows that stand one after the other.
+    """Multi-head self-attention of `batch` rows that stand one after the other.
 
-    projected_NX holds query, key and value of each position side by side (X = 3D) -> ND and the longer cache.
+    projected_NX holds query, key and value of each position side by side (X = 3D) -> ND and the longer cache. A mask
+    (B or 1, H or 1, T, L) says what each position may see, or is added to the scores; without one, `causal` decides.
     """
     T, E = len(projected_NX) // batch, projected_NX.shape[1] // (3 * heads)
     if T == 1:  # a step: nothing has to change its place
@@ -77,9 +107,12 @@ def attend(
         query_BHTE = parts_B3HTE[:, 0]
         cache = cache.append(parts_B3HTE[:, 1:])
         key_BHLE, value_BHLE = cache.filled()
-    mask = causal_mask(T, before, query_BHTE.device) if before and T > 1 else None
-    whole = not before and T > 1
-    mixed_BHTE = F.scaled_dot_product_attention(query_BHTE, key_BHLE, value_BHLE, mask, dropout, whole)
+    alone = mask is None and causal and T > 1
+    if alone and before:
+        mask = causal_mask(T, before, query_BHTE.device)
+    mixed_BHTE = F.scaled_dot_product_attention(
+        query_BHTE, key_BHLE, value_BHLE, mask, dropout, alone and not before, scale=scale
+    )
     return mixed_BHTE.transpose(1, 2).reshape(len(projected_NX), heads * E), cache
 
 

@@ -22,6 +22,7 @@ from chainrule.layers.unroll import Gradients, Saved, States, grad_path_buffer, 
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input  # (grad, sigmoid(x)) -> grad∘s∘(1 - s)
 tanh_backward = torch.ops.aten.tanh_backward.grad_input  # (grad, tanh(x)) -> grad∘(1 - t²)
+SURE = 1e4  # the sigmoid of it is 1, and that of its negative 0, whatever else is added
 
 
 class Rnn:
@@ -29,6 +30,7 @@ class Rnn:
 
     blocks = 1
     states = 1
+    holding: tuple[float, ...] = ()
 
     def __init__(self, activation: str) -> None:
         self.relu = activation == "relu"
@@ -73,6 +75,7 @@ class Lstm:
     def __init__(self, *, peephole: bool = False, coupled: bool = False) -> None:
         self.peephole, self.coupled = peephole, coupled
         self.blocks = 3 if coupled else 4
+        self.holding: tuple[float, ...] = (0.0, -SURE, 0.0) if coupled else (0.0, -SURE, SURE, 0.0)
 
     def forward(
         self, gates_TBG: Tensor, weight_GH: Tensor, extra: Tensor | None, state: States
@@ -174,6 +177,7 @@ class Gru:
 
     blocks = 3
     states = 1
+    holding: tuple[float, ...] = ()
 
     def __init__(self, *, after: bool = False) -> None:
         self.after = after

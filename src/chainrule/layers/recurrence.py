@@ -10,6 +10,7 @@ Shapes: B batch, T time, D input width, H hidden width, G gate rows (blocks × H
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,20 @@ def make_cell(kind: str, activation: str = "tanh", reset: str = "before") -> Cel
     return KINDS[kind](activation, reset)
 
 
+class Padding(NamedTuple):
+    """Where the rows of a batch end."""
+
+    after_TB1: Tensor  # 1 at steps after a row's last, 0 before
+    last_B: Tensor
+    row_B: Tensor
+
+    @classmethod
+    def of(cls, lengths_B: Tensor, steps: int, dtype: torch.dtype) -> Padding:
+        time_T = torch.arange(steps, device=lengths_B.device)
+        after_TB1 = (time_T[:, None, None] >= lengths_B[:, None]).to(dtype)
+        return cls(after_TB1, lengths_B - 1, torch.arange(len(lengths_B), device=lengths_B.device))
+
+
 class RecurrentLayer(nn.Module):
     """The parameters of one layer, started as that kind of cell wants them."""
 
@@ -76,9 +91,19 @@ class RecurrentLayer(nn.Module):
             block = 1 if self.cell.coupled else 2
             self.bias_G[block * width : (block + 1) * width] = -1.0 if self.cell.coupled else 1.0
 
-    def forward(self, inputs_TBD: Tensor, state: States) -> tuple[Tensor, States]:
-        """inputs_TBD and the state before them -> (hidden_TBH, the state after them)."""
+    def forward(self, inputs_TBD: Tensor, state: States, padding: Padding | None = None) -> tuple[Tensor, States]:
+        """inputs_TBD and the state before them -> (hidden_TBH, the state after them, or after each row's last)."""
         gates_TBG = functional.linear(inputs_TBD, self.weight_input_GD, self.bias_G)
+        if padding is None:
+            return self.recur(gates_TBG, state)
+        if self.cell.holding:
+            hold_G = gates_TBG.new_tensor(self.cell.holding).repeat_interleave(self.weight_hidden_GH.shape[1])
+            gates_TBG = gates_TBG.addcmul_(padding.after_TB1, hold_G)
+        hidden_TBH, (_, *rest) = self.recur(gates_TBG, state)
+        return hidden_TBH, (hidden_TBH[padding.last_B, padding.row_B], *rest)
+
+    def recur(self, gates_TBG: Tensor, state: States) -> tuple[Tensor, States]:
+        """What the gates get from the inputs, and the state before -> (hidden_TBH, the state after them)."""
         weight_GH: Tensor = self.weight_hidden_GH
         if self.recurrent_dropout and self.training:
             weight_GH = functional.dropout(weight_GH, self.recurrent_dropout)
@@ -114,40 +139,106 @@ class Recurrence(nn.Module):
             if not 0 <= rate < 1:
                 raise ConfigError(f"{name} is {rate}, but it must be at least 0 and below 1: choose such a rate")
         cell = make_cell(kind, activation, reset)
-        self.kind, self.hidden_size = kind, hidden_size
+        self.kind, self.cell, self.hidden_size = kind, cell, hidden_size
         self.dropout, self.variational = dropout, variational
         widths = [input_size] + [hidden_size] * (layers - 1)
         self.layers = nn.ModuleList(RecurrentLayer(cell, width, hidden_size, recurrent_dropout) for width in widths)
 
     def start(self, batch: int) -> State:
         """The zero state of `batch` rows, on the device and in the type of the weights."""
-        layers = [layer for layer in self.layers if isinstance(layer, RecurrentLayer)]
-        return [
-            tuple(layer.bias_G.new_zeros(batch, self.hidden_size) for _ in range(layer.cell.states)) for layer in layers
-        ]
+        like = next(self.parameters())
+        parts = range(self.cell.states)
+        return [tuple(like.new_zeros(batch, self.hidden_size) for _ in parts) for _ in self.layers]
 
     @left_out  # a graph would unroll the loop step by step
-    def forward(self, inputs_BTD: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """inputs_BTD and the state before them (None: zeros) -> (hidden_BTH, the state after them)."""
+    def forward(
+        self, inputs_BTD: Tensor, state: State | None = None, lengths_B: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """inputs_BTD and the state before them (None: zeros) -> (hidden_BTH, the state after them).
+
+        With `lengths_B`, each at least 1, the state is that after each row's own last step. What is given of the steps
+        beyond means nothing.
+        """
         device = inputs_BTD.device.type
         if torch.is_autocast_enabled(device):
             # A sum over many steps needs the whole precision; the products inside would also reject mixed types.
             with torch.autocast(device, enabled=False):
-                return self._run(inputs_BTD.float(), state)
-        return self._run(inputs_BTD, state)
+                return self._run(inputs_BTD.float(), state, lengths_B)
+        return self._run(inputs_BTD, state, lengths_B)
 
-    def _run(self, inputs_BTD: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def _run(self, inputs_BTD: Tensor, state: State | None, lengths_B: Tensor | None) -> tuple[Tensor, State]:
         state = self.start(len(inputs_BTD)) if state is None else state
         hidden_TBH = inputs_BTD.transpose(0, 1).contiguous()
+        padding = None if lengths_B is None else Padding.of(lengths_B, len(hidden_TBH), hidden_TBH.dtype)
         after: State = []
         for depth, (layer, before) in enumerate(zip(self.layers, state, strict=True)):
             if depth:
                 hidden_BTH = hidden_TBH.transpose(0, 1)
                 hidden_BTH = drop(hidden_BTH, self.dropout, training=self.training, locked=self.variational)
                 hidden_TBH = hidden_BTH.transpose(0, 1)
-            hidden_TBH, last = layer(hidden_TBH, before)
+            hidden_TBH, last = layer(hidden_TBH, before, padding)
             after.append(last)
         return hidden_TBH.transpose(0, 1), after
+
+    def gates(self, inputs_BTD: Tensor) -> Tensor:
+        """What the first layer's gates get from the inputs of all steps -> TBG."""
+        first = self.layers[0]
+        assert isinstance(first, RecurrentLayer)
+        return functional.linear(inputs_BTD.transpose(0, 1), first.weight_input_GD, first.bias_G)
+
+    def advance(self, gates_BG: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step of all layers, from the first one's gate sums, which may be overwritten -> (hidden_BH, the state).
+
+        For loops in which an input depends on the last output, so that only `gates` can be had for all steps at once.
+        """
+        hidden_1BH, after = gates_BG.unsqueeze(0), []
+        for depth, (layer, before) in enumerate(zip(self.layers, state, strict=True)):
+            assert isinstance(layer, RecurrentLayer)
+            if depth:
+                hidden_1BH, last = layer(functional.dropout(hidden_1BH, self.dropout, self.training), before)
+            else:
+                hidden_1BH, last = layer.recur(hidden_1BH, before)
+            after.append(last)
+        return hidden_1BH[0], after
+
+
+class Bidirectional(nn.Module):
+    """Layers of two recurrences each, one from the left and one from the right, whose states are joined."""
+
+    def __init__(
+        self, kind: str, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0, reset: str = "before"
+    ) -> None:
+        """`hidden_size` is that of one direction."""
+        super().__init__()
+        self.dropout = dropout
+        widths = [input_size] + [2 * hidden_size] * (layers - 1)
+        self.rightward = nn.ModuleList(Recurrence(kind, width, hidden_size, reset=reset) for width in widths)
+        self.leftward = nn.ModuleList(Recurrence(kind, width, hidden_size, reset=reset) for width in widths)
+
+    def forward(self, inputs_BTD: Tensor, lengths_B: Tensor | None = None) -> tuple[Tensor, State]:
+        """inputs_BTD -> (hidden_BTH, the state of each layer after the last step of either direction).
+
+        H is twice the width of a direction. Rows end after `lengths_B` steps, each at least 1 (None: all have T).
+        """
+        hidden_BTH, after = inputs_BTD, []
+        for depth, (rightward, leftward) in enumerate(zip(self.rightward, self.leftward, strict=True)):
+            if depth:
+                hidden_BTH = drop(hidden_BTH, self.dropout, training=self.training)
+            right_BTH, (right,) = rightward(hidden_BTH, None, lengths_B)
+            left_BTH, (left,) = leftward(reverse(hidden_BTH, lengths_B), None, lengths_B)
+            hidden_BTH = torch.cat([right_BTH, reverse(left_BTH, lengths_B)], 2)
+            after.append(tuple(torch.cat(parts, 1) for parts in zip(right, left, strict=True)))
+        return hidden_BTH, after
+
+
+def reverse(inputs_BT: Tensor, lengths_B: Tensor | None = None) -> Tensor:
+    """Each row of BT or BTD backwards, its padding left where it is."""
+    if lengths_B is None:
+        return inputs_BT.flip(1)
+    time_T = torch.arange(inputs_BT.shape[1], device=inputs_BT.device)
+    from_end_BT = lengths_B[:, None] - 1 - time_T
+    place_BT = torch.where(from_end_BT < 0, time_T, from_end_BT)
+    return inputs_BT[torch.arange(len(inputs_BT), device=inputs_BT.device)[:, None], place_BT]
 
 
 def spectral_radius(weight_HH: Tensor) -> float:

@@ -38,6 +38,8 @@ class Cell(Protocol):
 
     blocks: int
     states: int
+    holding: tuple[float, ...]
+    """What, added to the sums of each block, makes a step leave the states besides h as they were; empty: has none."""
 
     def forward(
         self, gates_TBG: Tensor, weight_GH: Tensor, extra: Tensor | None, state: States

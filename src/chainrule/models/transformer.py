@@ -2,7 +2,7 @@
 
 Vaswani et al., "Attention Is All You Need", 2017 (post-norm, sinusoidal positions); Radford et al., "Language Models
 are Unsupervised Multitask Learners", 2019 (pre-norm, learned positions); Su et al., "RoFormer", 2021 (rotary).
-Legend: B batch, T time, N = B·T positions, D width, X = 3D.
+Legend: B batch, T time, N = B·T positions, D width.
 """
 
 from __future__ import annotations
@@ -10,22 +10,13 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from chainrule.errors import ConfigError
-from chainrule.layers.attention import KeyValueCache, attend
+from chainrule.layers.attention import KeyValueCache
+from chainrule.layers.blocks import Block, BlockShape, check_heads, initialise
 from chainrule.layers.positions import AddedPositions, Rotary
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
-
-ACTIVATIONS = {
-    "gelu": lambda x: F.gelu(x),
-    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
-}
 
 
 class TransformerConfig(LanguageModelConfig):
@@ -42,59 +33,6 @@ class TransformerConfig(LanguageModelConfig):
     bias: bool = Field(False, description="biases in the linear layers and norms")
 
 
-class Block(nn.Module):
-    """x + attention(norm x), then x + feedforward(norm x); post-norm puts the norms after the sums.
-
-    A generated token passes every block, so the parameters are kept in plain tuples and the functions called on them:
-    going through six modules a block would double the time of a step.
-    """
-
-    def __init__(self, config: TransformerConfig, rotary: Rotary | None) -> None:
-        super().__init__()
-        width, inner, bias = config.embedding, config.feedforward or 4 * config.embedding, config.bias
-        self.norm_attention = nn.LayerNorm(width, bias=bias)
-        self.project_in = nn.Linear(width, 3 * width, bias=bias)
-        self.project_out = nn.Linear(width, width, bias=bias)
-        self.norm_feedforward = nn.LayerNorm(width, bias=bias)
-        self.widen = nn.Linear(width, inner, bias=bias)
-        self.narrow = nn.Linear(inner, width, bias=bias)
-        self.rotary = rotary
-        norms, layers = (self.norm_attention, self.norm_feedforward), (self.project_in, self.project_out)
-        self.norms = [((width,), norm.weight, norm.bias, norm.eps) for norm in norms]
-        self.attending = [(layer.weight, layer.bias) for layer in layers]
-        self.feeding = [(layer.weight, layer.bias) for layer in (self.widen, self.narrow)]
-        self.activation, self.heads = ACTIVATIONS[config.activation], config.heads
-        self.pre, self.dropout = config.norm == "pre", config.dropout
-
-    def forward(
-        self, stream_ND: Tensor, batch: int, cache: KeyValueCache | None
-    ) -> tuple[Tensor, KeyValueCache | None]:
-        """stream_ND holds the positions of `batch` rows one after the other -> the same after this block."""
-        norm_attention, norm_feedforward = self.norms
-        if self.pre:
-            mixed_ND, cache = self._attend(torch.layer_norm(stream_ND, *norm_attention), batch, cache)
-            stream_ND = stream_ND + mixed_ND
-            return stream_ND + self._feed(torch.layer_norm(stream_ND, *norm_feedforward)), cache
-        mixed_ND, cache = self._attend(stream_ND, batch, cache)
-        stream_ND = torch.layer_norm(stream_ND + mixed_ND, *norm_attention)
-        return torch.layer_norm(stream_ND + self._feed(stream_ND), *norm_feedforward), cache
-
-    def _attend(
-        self, inputs_ND: Tensor, batch: int, cache: KeyValueCache | None
-    ) -> tuple[Tensor, KeyValueCache | None]:
-        dropout = self.dropout if self.training else 0.0
-        into, out = self.attending
-        mixed_ND, cache = attend(F.linear(inputs_ND, *into), batch, self.heads, cache, self.rotary, dropout)
-        return self._drop(F.linear(mixed_ND, *out)), cache
-
-    def _feed(self, inputs_ND: Tensor) -> Tensor:
-        widen, narrow = self.feeding
-        return self._drop(F.linear(self.activation(F.linear(inputs_ND, *widen)), *narrow))
-
-    def _drop(self, inputs_ND: Tensor) -> Tensor:
-        return F.dropout(inputs_ND, self.dropout) if self.training and self.dropout else inputs_ND
-
-
 @language_model("transformer", family="transformer")
 class Transformer(FeatureLayer):
     """Masked multi-head self-attention over a window: the GPT decoder."""
@@ -103,7 +41,7 @@ class Transformer(FeatureLayer):
 
     def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
         super().__init__(config, embedding)
-        head_width = _head_width(config)
+        head_width = check_heads(config.embedding, config.heads, config.positions)
         self.width, self.window = config.embedding, config.context
         self.heads, self.head_width = config.heads, head_width
         rotary = Rotary(config.context, head_width) if config.positions == "rotary" else None
@@ -111,20 +49,21 @@ class Transformer(FeatureLayer):
         self.positions = AddedPositions(config.positions, config.context, config.embedding) if added else None
         # The sinusoidal table has entries of size 1: embeddings are brought to the same size, as published.
         self.scale = math.sqrt(config.embedding) if config.positions == "sinusoidal" else 1.0
-        self.chain = [Block(config, rotary) for _ in range(config.layers)]
+        shape = BlockShape(
+            width=config.embedding,
+            heads=config.heads,
+            inner=config.feedforward or 4 * config.embedding,
+            activation=config.activation,
+            pre=config.norm == "pre",
+            bias=config.bias,
+            dropout=config.dropout,
+            attention_dropout=config.dropout,
+        )
+        self.chain = [Block(shape, rotary) for _ in range(config.layers)]
         self.blocks = nn.ModuleList(self.chain)
-        self.norm = nn.LayerNorm(config.embedding, bias=config.bias) if config.norm == "pre" else nn.Identity()
-        self._initialise(config.layers)
+        self.norm = shape.make_norm() if shape.pre else nn.Identity()
+        initialise(self, config.layers)
         nn.init.normal_(embedding.weight, std=0.02)
-
-    def _initialise(self, layers: int) -> None:
-        """Normal with deviation 0.02; what writes to the residual stream is scaled down by the number of writers."""
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                writes = name.endswith(("project_out.weight", "narrow.weight"))
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers) if writes else 0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
 
     def start(self, batch: int) -> list[KeyValueCache]:
         like = next(self.parameters())
@@ -143,18 +82,3 @@ class Transformer(FeatureLayer):
             stream_ND, cache = block.forward(stream_ND, batch, state[number] if state else None)
             grown.append(cache)  # type: ignore[arg-type]
         return self.norm(stream_ND).view(embedded_BTD.shape), grown if state is not None else None
-
-
-def _head_width(config: TransformerConfig) -> int:
-    if config.embedding % config.heads:
-        raise ConfigError(
-            f"model.embedding is {config.embedding} and model.heads is {config.heads}: the heads must divide the width "
-            f"evenly; try model.heads={max(h for h in range(1, config.heads) if config.embedding % h == 0)}"
-        )
-    width = config.embedding // config.heads
-    if width % 2 and config.positions == "rotary":
-        raise ConfigError(
-            f"model.embedding is {config.embedding} and model.heads is {config.heads}: rotary positions turn pairs, "
-            f"but a head is {width} wide; choose an even width of heads or other model.positions"
-        )
-    return width

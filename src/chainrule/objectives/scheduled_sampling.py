@@ -7,7 +7,7 @@ With probability ε_i at step i an input is the true word, otherwise a word draw
 through the draw, so the inputs are prepared first, without gradient, and then read as any other batch. `by="steps"`
 draws each word from the model's distribution after the words drawn before it; `by="two-pass"` draws all of them from
 the distributions that the true text gives.
-Legend: B batch, T time, V vocabulary.
+Legend: B batch, T time, V vocabulary, D width, M replaced inputs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from chainrule.config import Section
 from chainrule.objectives.likelihood import output_loss
+from chainrule.objectives.rollout import in_parts, pick
 from chainrule.registry import OBJECTIVES
 from chainrule.types import Batch, Loss, State
 
@@ -85,20 +86,22 @@ class ScheduledSampling:
 
     @staticmethod
     def _by_steps(model: Any, batch: Batch, state: State, true_BT: Tensor) -> Tensor:
-        prefix = model.start(batch.inputs_BT.shape[0]) if state is None else state
+        if state is None:
+            state = model.start(len(batch.inputs_BT) if batch.source is None else batch.source)
         words = [batch.inputs_BT[:, 0]]
         for t in range(1, batch.inputs_BT.shape[1]):
-            log_probs_BV, prefix = model.step(prefix, words[-1])
-            own_B = torch.multinomial(log_probs_BV.exp(), 1)[:, 0]
-            words.append(torch.where(true_BT[:, t], batch.inputs_BT[:, t], own_B))
+            log_probs_BV, state = model.step(state, words[-1])
+            words.append(torch.where(true_BT[:, t], batch.inputs_BT[:, t], pick(log_probs_BV)))
         return torch.stack(words, 1)
 
     @staticmethod
     def _by_two_passes(model: Any, batch: Batch, state: State, true_BT: Tensor) -> Tensor:
         hidden_BTD = model(batch, state).hidden_BTD
-        inputs_BT = batch.inputs_BT.clone()
-        replaced = ~true_BT[:, 1:]
-        if replaced.any():
-            log_probs_NV = model.output.log_probs(hidden_BTD[:, :-1][replaced])
-            inputs_BT[:, 1:][replaced] = torch.multinomial(log_probs_NV.exp(), 1)[:, 0]
+        inputs_BT, replaced_BT = batch.inputs_BT.clone(), ~true_BT
+        if batch.weights_BT is not None:  # what is read to predict padding is not worth a draw
+            replaced_BT &= batch.weights_BT > 0
+        hidden_MD = hidden_BTD[:, :-1][replaced_BT[:, 1:]]
+        if len(hidden_MD):
+            drawn = [pick(model.output.log_probs(part)) for part in in_parts(model.output, hidden_MD)]
+            inputs_BT[replaced_BT] = torch.cat(drawn)
         return inputs_BT

@@ -39,15 +39,15 @@ class Texts:
     """Some sources read as one text. Every method starts from the beginning."""
 
     def __init__(self, sources: Sequence[Source], *, block: int = BLOCK) -> None:
-        self._sources = list(sources)
+        self.sources = list(sources)
         self._block = block
         self._starts: list[tuple[int, str]] = []
 
     @property
     def name(self) -> str:
         """What to call this text in a message."""
-        others = len(self._sources) - 1
-        return self._sources[0].name + (f" and {others} more" if others else "")
+        others = len(self.sources) - 1
+        return self.sources[0].name + (f" and {others} more" if others else "")
 
     @property
     def size(self) -> int:
@@ -124,7 +124,7 @@ class Texts:
         """All bytes, noting where each source starts, so that an error can name the file."""
         self._starts = []
         offset, last = 0, b"\n"
-        for source in self._sources:
+        for source in self.sources:
             begun = False
             for chunk in source.chunks():
                 if not chunk:
@@ -153,6 +153,25 @@ def open_texts(sources: Sequence[str | Path], *, field: str = "text") -> Texts:
     if not found:
         raise DataError("no text was given: expected a file, a folder, '-' or hf:NAME:SPLIT; name at least one.")
     return Texts(found)
+
+
+def lines_in(texts: Texts, *, any_bytes: bool = False) -> Iterator[str]:
+    """The lines of a text, one at a time and whole, however long."""
+    parts: list[str] = []
+    for block in texts.strings(any_bytes=any_bytes):
+        *whole, last = block.split("\n")
+        for line in whole:
+            yield "".join([*parts, line]) if parts else line
+            parts = []
+        if last:
+            parts.append(last)
+    if parts:
+        yield "".join(parts)
+
+
+def join_texts(*texts: Texts) -> Texts:
+    """Several texts as one."""
+    return Texts([source for text in texts for source in text.sources])
 
 
 def text_of(data: str | bytes, name: str = "text") -> Texts:

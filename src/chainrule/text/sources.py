@@ -66,15 +66,21 @@ def _files_of(folder: Path) -> list[Path]:
     return files
 
 
-def _file(path: Path, field: str) -> Source:
+def kind_of(path: Path) -> str:
+    """The suffix that tells what is in a file, that of packing left out: pairs.tsv.gz -> .tsv."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     inner = suffixes[-2:-1] if suffixes and suffixes[-1] in PACKED_SUFFIXES else suffixes[-1:]
-    if inner and inner[0] in JSON_SUFFIXES:
-        return Source(str(path), lambda: _records(str(path), _file_chunks(path), field))
-    return Source(str(path), lambda: _file_chunks(path))
+    return inner[0] if inner else ""
 
 
-def _file_chunks(path: Path) -> Iterator[bytes]:
+def _file(path: Path, field: str) -> Source:
+    if kind_of(path) in JSON_SUFFIXES:
+        return Source(str(path), lambda: _records(str(path), file_chunks(path), field))
+    return Source(str(path), lambda: file_chunks(path))
+
+
+def file_chunks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, unpacked."""
     with _reading(path):
         suffix = path.suffix.lower()
         if suffix == ".zst":
@@ -161,12 +167,13 @@ _spools: weakref.WeakKeyDictionary[IO[str], IO[bytes]] = weakref.WeakKeyDictiona
 
 def _records(name: str, chunks: Iterable[bytes], field: str) -> Iterator[bytes]:
     """The `field` of each JSON object, one object a line, a newline after each."""
-    for number, line in enumerate(_lines(chunks), start=1):
+    for number, line in enumerate(lines_of(chunks), start=1):
         if line.strip():
-            yield _record(f"{name}, line {number}", line, field)
+            yield record_text(f"{name}, line {number}", line, field)
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def lines_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of some bytes, without their newlines; what follows the last newline is the last, maybe empty."""
     rest: list[bytes] = []
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -178,7 +185,8 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(rest)
 
 
-def _record(place: str, line: bytes, field: str) -> bytes:
+def record_text(place: str, line: bytes, field: str, option: str = "--field") -> bytes:
+    """The `field` of a JSON object, and a newline; an error says which `option` names another field."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -193,7 +201,7 @@ def _record(place: str, line: bytes, field: str) -> bytes:
             if field in record
             else f"found {', '.join(record) or 'none'}"
         )
-        raise DataError(f"{place}: no text in the field '{field}' ({got}); name the right one with --field.")
+        raise DataError(f"{place}: no text in the field '{field}' ({got}); name the right one with {option}.")
     return _utf8(place, record[field])
 
 

@@ -44,7 +44,7 @@ class Standing:
     tokens: int = 0
     train_seconds: float = 0.0  # in steps alone, for tokens a second
     seconds: float = 0.0  # validation and saving included
-    best: float = math.inf  # validation loss, nats a token
+    best: float = math.inf  # what weights are selected by: validation loss in nats a token, or BLEU below 0
     best_step: int = 0
     plateaus: int = 0
     validated: int = 0  # how many validations are done
@@ -71,7 +71,7 @@ class Update(NamedTuple):
 class Hooks:
     """What the loop asks of its surroundings."""
 
-    validate: Callable[[nn.Module], float]  # nats a token
+    validate: Callable[[nn.Module], dict[str, float]]  # `loss` in nats a token, and what else is measured
     show: Callable[[Update], None] = lambda update: None
     stopping: Callable[[], bool] = lambda: False  # Ctrl-C
 
@@ -218,20 +218,24 @@ class Trainer:
         """Measure; keep the weights if they are the best so far."""
         s = self.standing
         s.validated, s.measured_step = number, s.step
-        loss = self._measure()
+        figures = self._measure()
         if self.processes.leads:
-            self._log({"step": s.step, "seconds": round(s.seconds, 3), "valid_loss": loss})
-        if loss < s.best:
-            s.best, s.best_step, s.stale = loss, s.step, 0
+            named = {f"valid_{name}": value for name, value in figures.items()}
+            self._log({"step": s.step, "seconds": round(s.seconds, 3), **named})
+        rank = figures["loss"] if self.config.select == "loss" else -figures[self.config.select]
+        if rank < s.best:
+            s.best, s.best_step, s.stale = rank, s.step, 0
             if self.processes.leads:
                 self.folder.write_model(self.model)
         else:
             s.stale, s.plateaus = s.stale + 1, s.plateaus + 1
 
-    def _measure(self) -> float:
+    def _measure(self) -> dict[str, float]:
         self.model.eval()
-        loss = self.hooks.validate(self.model) if self.processes.leads else 0.0
-        return self.processes.agree([loss])[0]
+        names = ["loss", "bleu"] if self.config.select == "bleu" else ["loss"]
+        figures = self.hooks.validate(self.model) if self.processes.leads else {}
+        agreed = self.processes.agree([figures.get(name, 0.0) for name in names])
+        return dict(zip(names, agreed, strict=True))
 
     def _finish(self) -> None:
         """The last weights and their average have a say too; the folder and the model end with the best of all."""

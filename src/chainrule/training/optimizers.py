@@ -43,7 +43,7 @@ def set_rate(optimizers: Iterable[Optimizer], multiplier: float) -> None:
 
 def _is_table(name: str) -> bool:
     """A row a word: embedding and output matrices, and learned positions."""
-    return name.startswith(("embedding.", "output.")) or "table" in name
+    return name.startswith(("embedding.", "source_embedding.", "output.")) or "table" in name
 
 
 def _groups(named: list[tuple[str, nn.Parameter]], config: TrainingConfig) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ Every choice is written to the run's config.toml, where it can be read and chang
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,6 +13,10 @@ from chainrule.config import RunConfig, TokenizerConfig, TrainingConfig, merge, 
 
 ATTENDING = ("transformer", "conv-attention")
 """Models whose weight is in attention and feed-forward layers."""
+
+RATES = {"adamw": 3e-3, "sgd": 10.0, "muon": 0.02}
+TUNING_RATES = {"adamw": 1e-4, "sgd": 0.1, "muon": 0.001}
+"""Learning rates: of training, and of changing a trained model by rewards."""
 
 MINUTES = 5.0
 """The budget when none is given."""
@@ -36,14 +40,22 @@ def _share_of_chinese(sample: str) -> float:
     return sum("\u3400" <= letter <= "\u9fff" for letter in sample) / max(1, len(sample))
 
 
-def resolve(config: RunConfig, *, tokens: int, vocabulary: int, windowed: bool, options: set[str]) -> RunConfig:
+class Size(NamedTuple):
+    """What is known of a corpus when choices are made."""
+
+    tokens: int  # to be predicted in an epoch
+    vocabulary: int
+    pairs: bool = False
+
+
+def resolve(config: RunConfig, size: Size, options: set[str]) -> RunConfig:
     """The configuration with every open choice made. `options` are the names of the model's options."""
     given = config.model_dump(exclude_none=True)
     budget = _budget(config.training)
-    shape = _shape(config.model.name, tokens, vocabulary, {**given["training"], **budget})
+    shape = _shape(config, size, {**given["training"], **budget})
     model = {name: value for name, value in shape.items() if name in options} | config.model.options
-    training = {**_training(config, tokens, windowed, model), **budget}
-    return parse(RunConfig, merge({"model": model, "training": training}, given))
+    chosen = _pair_training(config, size) if size.pairs else _training(config, size, "context" in options, model)
+    return parse(RunConfig, merge({"model": model, "training": {**chosen, **budget}}, given))
 
 
 def _budget(training: TrainingConfig) -> dict[str, Any]:
@@ -52,18 +64,19 @@ def _budget(training: TrainingConfig) -> dict[str, Any]:
     return {} if given else {"minutes": MINUTES, "epochs": 60.0}
 
 
-def _shape(name: str, tokens: int, vocabulary: int, training: dict[str, Any]) -> dict[str, Any]:
+def _shape(config: RunConfig, size: Size, training: dict[str, Any]) -> dict[str, Any]:
     """Width by the amount of text and of time, dropout by how often the text will be seen."""
+    if config.init:
+        return {}  # the shape is that of the run it starts from
+    tokens = size.tokens
     by_text = 128 if tokens < 300_000 else 256 if tokens < 20_000_000 else 512
     by_time = 128 if training.get("minutes", 10) < 3 else 256 if training.get("minutes", 10) < 45 else 512
     passes = _passes(tokens, training)
     dropout = 0.0 if passes < 3 else 0.1 if passes < 10 else 0.3
-    return {
-        "embedding": min(by_text, by_time),
-        "hidden": min(by_text, by_time),
-        "dropout": min(dropout, 0.1) if name in ATTENDING else dropout,
-        "context": 128 if vocabulary < 512 else 64,
-    }
+    shape = {"embedding": min(by_text, by_time), "hidden": min(by_text, by_time), "dropout": dropout}
+    if config.model.name in ATTENDING:
+        shape |= {"dropout": min(dropout, 0.1), "context": 128 if size.vocabulary < 512 else 64}
+    return shape
 
 
 def _passes(tokens: int, training: dict[str, Any]) -> float:
@@ -72,14 +85,24 @@ def _passes(tokens: int, training: dict[str, Any]) -> float:
     return min(float(training[name]) * passes for name, passes in by_budget.items() if name in training)
 
 
-def _training(config: RunConfig, tokens: int, windowed: bool, model: dict[str, Any]) -> dict[str, Any]:
-    t = config.training
+def _training(config: RunConfig, size: Size, windowed: bool, model: dict[str, Any]) -> dict[str, Any]:
+    t, tokens = config.training, size.tokens
     batching = t.batching or ("blocks" if windowed else "stream")
-    length = t.length or (model.get("context", 64) if batching == "blocks" else 35 if tokens > 50_000 else 20)
+    length = t.length or (min(model.get("context", 64), 128) if batching == "blocks" else 35 if tokens > 50_000 else 20)
     block = 1024 if tokens < 1_000_000 else 2048
     rows = t.batch_size or max(1, min(block // length if batching == "blocks" else 32, tokens // (8 * length)))
-    # Muon took fewer tokens to the same loss with attention; an LSTM, tried briefly, gained nothing from it.
-    muon = config.model.name in ATTENDING and hasattr(torch.optim, "Muon")
-    optimizer = t.optimizer or ("muon" if muon else "adamw")
-    rate = {"adamw": 3e-3, "sgd": 10.0, "muon": 0.02}[optimizer]
-    return {"batching": batching, "length": length, "batch_size": rows, "optimizer": optimizer, "lr": rate}
+    optimizer = t.optimizer or _optimizer(config.model.name)
+    return {"batching": batching, "length": length, "batch_size": rows, "optimizer": optimizer, "lr": RATES[optimizer]}
+
+
+def _pair_training(config: RunConfig, size: Size) -> dict[str, Any]:
+    optimizer = config.training.optimizer or _optimizer(config.model.name)
+    # Some hundred batches an epoch, so that short trainings take enough steps.
+    most = 1024 if size.tokens < 300_000 else 4096
+    rates = RATES if config.objective.name in ("likelihood", "scheduled-sampling") else TUNING_RATES
+    return {"max_tokens": most, "optimizer": optimizer, "lr": rates[optimizer]}
+
+
+def _optimizer(model: str) -> str:
+    """Muon took fewer tokens to the same loss with attention; an LSTM, tried briefly, gained nothing from it."""
+    return "muon" if model in (*ATTENDING, "seq2seq-transformer") and hasattr(torch.optim, "Muon") else "adamw"

@@ -1,0 +1,125 @@
+"""chainrule translate"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chainrule.cli.common import Json, RunPath, counting, print_json, say
+
+if TYPE_CHECKING:
+    from chainrule.translating import Translation
+
+Beams = Annotated[int, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")]
+LengthPenalty = Annotated[float, typer.Option(help="Divide log p by length to this power; above 1 favours long.")]
+BatchSize = Annotated[int, typer.Option(help="Lines translated together at most.")]
+
+
+def translate(
+    run: RunPath,
+    file: Annotated[Path, typer.Argument(help="A text, one sentence a line; - or nothing: standard input.")] = Path(
+        "-"
+    ),
+    ensemble: Annotated[
+        list[Path] | None, typer.Option(help="A further run whose probabilities are averaged in; may be repeated.")
+    ] = None,
+    num_beams: Beams = 5,
+    length_penalty: LengthPenalty = 1.0,
+    n_best: Annotated[int, typer.Option(help="Print the n best as `id ||| text ||| score`.")] = 0,
+    prefix: Annotated[str, typer.Option(help="What every translation must begin with.")] = "",
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens of a translation (default: by the line).")] = None,
+    copy_unknown: Annotated[
+        bool, typer.Option("--copy-unknown/--no-copy-unknown", help="Put the most attended source word for <unk>.")
+    ] = True,
+    attention: Annotated[
+        Path | None, typer.Option(help="Write where the model looked to this file, one JSON object a line.")
+    ] = None,
+    batch_size: BatchSize = 32,
+    json: Json = False,
+) -> None:
+    """Translate a text line by line: order kept, written while it is read, empty lines kept."""
+    from chainrule import api
+
+    search: dict[str, Any] = {
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "num_return_sequences": n_best or 1,
+        "max_new_tokens": max_new_tokens,
+        "prefix": prefix,
+        "copy_unknown": copy_unknown,
+        "attention": attention is not None,
+        "batch_size": batch_size,
+    }
+    loaded, *others = (api.load_translator(path) for path in (run, *(ensemble or [])))
+    warnings.showwarning = lambda message, *rest, **named: say(f"chainrule: {message}")
+    with ExitStack() as files:
+        looked = files.enter_context(attention.open("w", encoding="utf-8")) if attention else None
+        for number, found in enumerate(_shown(loaded.translate_lines(_lines(file), together=others, **search), file)):
+            _print(number, found, n_best, json)
+            if looked:
+                _write_attention(looked, found[0])
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """Lines as they come: a file may be a pipe that somebody is still typing into."""
+    if str(file) == "-":
+        for line in sys.stdin.buffer:
+            yield _decoded(line)
+        return
+    from chainrule.text.readers import lines_in, open_texts
+
+    yield from lines_in(open_texts([file]))
+
+
+def _decoded(line: bytes) -> str:
+    from chainrule.errors import DataError
+
+    try:
+        return line.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"standard input is not UTF-8 (byte 0x{line[error.start]:02x}); convert it first: iconv -f latin1 -t utf-8"
+        ) from None
+
+
+def _shown(found: Iterator[list[Translation]], file: Path) -> Iterator[list[Translation]]:
+    """The translations, while progress and rate are told; their whole number is not known before the end."""
+    whole = 0
+    if str(file) != "-":
+        with file.open("rb") as opened:
+            whole = sum(1 for _ in opened)
+    began, tokens, number = time.perf_counter(), 0, 0
+    with counting("translating", "lines") as progress:
+        for number, translations in enumerate(found, start=1):
+            tokens += translations[0].tokens
+            yield translations
+            progress(number, max(whole, number))
+    seconds = time.perf_counter() - began
+    say(f"{number:,} lines, {number / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s")
+
+
+def _print(number: int, found: list[Translation], n_best: int, json: bool) -> None:
+    if json:
+        best = [{"text": one.text, "score": one.score, "log_prob": one.log_prob} for one in found]
+        print_json({"id": number, **best[0], **({"n_best": best} if n_best else {})})
+    elif n_best:
+        for one in found:
+            print(f"{number} ||| {one.text} ||| {one.score:.6f}", flush=True)
+    else:
+        print(found[0].text, flush=True)
+
+
+def _write_attention(file: IO[str], best: Translation) -> None:
+    from dataclasses import asdict
+    from json import dumps
+
+    told = asdict(best.looked) if best.looked else {"source": [], "target": [], "weights": []}
+    file.write(dumps(told, ensure_ascii=False) + "\n")
+    file.flush()

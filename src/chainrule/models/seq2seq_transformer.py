@@ -1,0 +1,187 @@
+"""The Transformer as it was first published: an encoder, a masked decoder, and attention from one to the other.
+
+Vaswani et al., "Attention Is All You Need", 2017. Positions and norms are those of the language model in
+`transformer.py`; depths of encoder and decoder are free (a deep encoder with a shallow decoder translates quicker,
+Kasai et al., 2021).
+Legend: B batch, T time, S source time, N positions of all rows, D width, C the longest window.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from chainrule.errors import ConfigError
+from chainrule.layers.attention import KeyValueCache
+from chainrule.layers.blocks import Block, BlockShape, check_heads, initialise
+from chainrule.layers.memory import Memory, source_mask, source_weights
+from chainrule.layers.positions import AddedPositions, Rotary
+from chainrule.models.translator import Translator, TranslatorConfig
+from chainrule.registry import MODELS
+from chainrule.types import OutputChoice, Source, Vocabulary
+
+
+class Seq2SeqTransformerConfig(TranslatorConfig):
+    """The shape of a Transformer translator."""
+
+    embedding: int = Field(256, ge=1, description="width of the residual streams")
+    encoder_layers: int = Field(3, ge=1)
+    decoder_layers: int = Field(3, ge=1)
+    heads: int = Field(4, ge=1)
+    feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="share of the attention weights dropped")
+    context: int = Field(1024, ge=2, description="most tokens of a source or a target")
+    positions: Literal["rotary", "sinusoidal", "learned", "none"] = "rotary"
+    norm: Literal["pre", "post"] = "pre"
+    activation: Literal["relu2", "gelu", "gelu-tanh", "relu", "swish"] = "relu2"
+    bias: bool = Field(False, description="biases in the linear layers and norms")
+
+
+class Written(NamedTuple):
+    """What the decoder remembers: the source, and its own positions so far."""
+
+    memory: Memory
+    caches: list[KeyValueCache] | None  # None: all positions come at once
+
+
+class Stack(nn.Module):
+    """Positions, blocks and the last norm of one side."""
+
+    def __init__(
+        self,
+        shape: BlockShape,
+        layers: int,
+        window: int,
+        *,
+        reads_source: bool,
+        rotary: Rotary | None = None,
+        positions: AddedPositions | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        """`scale` is that of the embeddings before `positions` are added."""
+        super().__init__()
+        self.positions, self.scale = positions, scale
+        self.blocks = nn.ModuleList(Block(shape, rotary, reads_source=reads_source) for _ in range(layers))
+        self.norm = shape.make_norm() if shape.pre else nn.Identity()
+        self.dropout, self.window = shape.dropout, window
+
+    def embed(self, embedded_BTD: Tensor, before: int) -> Tensor:
+        """Embeddings with their positions, `before` of them having come already -> ND."""
+        if before + embedded_BTD.shape[1] > self.window:
+            raise ConfigError(
+                f"got {before + embedded_BTD.shape[1]} tokens, but the model reads at most model.context = "
+                f"{self.window}; shorten the line or train with a larger context"
+            )
+        stream_BTD = embedded_BTD * self.scale if self.scale != 1.0 else embedded_BTD
+        if self.positions is not None:
+            stream_BTD = self.positions(stream_BTD, before)
+        return F.dropout(stream_BTD, self.dropout, self.training).flatten(0, 1)
+
+    def mask(self, new: int, before: int, seen_B11S: Tensor | None = None) -> Tensor | None:
+        """What the blocks are given as their mask when `new` positions come after `before` others.
+
+        `seen_B11S` is False where the side is padded. None: they see all, or all before them, as the side is read.
+        """
+        return seen_B11S
+
+    def leave(self, stream_ND: Tensor) -> Tensor:
+        """The stream as it comes out of the last block -> the features of this side, ND."""
+        features_ND: Tensor = self.norm(stream_ND)
+        return features_ND
+
+
+class EncoderDecoder(Translator):
+    """A stack that reads the source, and one that writes the target and attends to it. Subclasses make the two."""
+
+    encoder: Stack
+    decoder: Stack
+
+    def encode(self, source: Source) -> Tensor:
+        """What the encoder makes of a source, BSD."""
+        embedded_BSD = self.source_embedding(source.tokens_BS)
+        B, S, _ = embedded_BSD.shape
+        stream_ND = self.encoder.embed(embedded_BSD, 0)
+        mask = self.encoder.mask(S, 0, source_mask(source.mask_BS))
+        for block in self.encoder.blocks:
+            stream_ND, _ = block(stream_ND, B, mask=mask, causal=False)
+        return self.encoder.leave(stream_ND).view(embedded_BSD.shape)
+
+    def begin(self, source: Source, *, stepping: bool) -> Written:
+        encoded_BSD = self.encode(source)
+        blocks = [block for block in self.decoder.blocks if isinstance(block, Block)]
+        memory = Memory([block.memory_of(encoded_BSD) for block in blocks], source_mask(source.mask_BS))
+        if not stepping:
+            return Written(memory, None)
+        B, heads, width = len(encoded_BSD), blocks[0].heads, blocks[0].shape.inside // blocks[0].heads
+        return Written(memory, [KeyValueCache.empty(B, heads, self.decoder.window, width, encoded_BSD) for _ in blocks])
+
+    def read(self, state: Written, tokens_BT: Tensor) -> tuple[Tensor, Written]:
+        embedded_BTD = self.embedding(tokens_BT)
+        (B, T), before = tokens_BT.shape, state.caches[0].length if state.caches else 0
+        stream_ND = self.decoder.embed(embedded_BTD, before)
+        mask, grown = self.decoder.mask(T, before), []
+        for number, block in enumerate(self.decoder.blocks):
+            cache = state.caches[number] if state.caches else None
+            stream_ND, cache = block(stream_ND, B, cache, mask=mask, memory=state.memory, layer=number)
+            grown.append(cache)
+        hidden_BTD = self.decoder.leave(stream_ND).view(embedded_BTD.shape)
+        return hidden_BTD, Written(state.memory, grown if state.caches else None)
+
+    def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
+        """The weights of the last layer, averaged over its heads, BTS."""
+        state, (B, T) = self.begin(source, stepping=False), tokens_BT.shape
+        stream_ND, mask = self.decoder.embed(self.embedding(self.shifted(tokens_BT)), 0), self.decoder.mask(T, 0)
+        last = len(self.decoder.blocks) - 1
+        for number, block in enumerate(self.decoder.blocks):
+            assert isinstance(block, Block)
+            if number == last:
+                return source_weights(block.query(stream_ND, B, mask), state.memory, last, block.shape.scale)
+            stream_ND, _ = block(stream_ND, B, mask=mask, memory=state.memory, layer=number)
+        raise AssertionError("a decoder has at least one layer")
+
+
+@MODELS.register("seq2seq-transformer", family="seq2seq", task="seq2seq")
+class Seq2SeqTransformer(EncoderDecoder):
+    """Encoder, masked decoder, cross-attention."""
+
+    Config = Seq2SeqTransformerConfig
+
+    def __init__(self, config: Seq2SeqTransformerConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
+        super().__init__(config, vocabulary, output, config.embedding)
+        self.encoder = _stack(config, config.encoder_layers, reads_source=False)
+        self.decoder = _stack(config, config.decoder_layers, reads_source=True)
+        self.window = config.context
+        for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in this order: same seed, same model
+            nn.init.normal_(table.weight, std=config.embedding**-0.5 if self.encoder.scale != 1.0 else 0.02)
+
+
+def _stack(config: Seq2SeqTransformerConfig, layers: int, *, reads_source: bool) -> Stack:
+    """One side of the model that a configuration describes, freshly initialised."""
+    head_width = check_heads(config.embedding, config.heads, config.positions)
+    shape = BlockShape(
+        width=config.embedding,
+        heads=config.heads,
+        inner=config.feedforward or 4 * config.embedding,
+        activation=config.activation,
+        pre=config.norm == "pre",
+        bias=config.bias,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+    )
+    added = config.positions in ("learned", "sinusoidal")
+    stack = Stack(
+        shape,
+        layers,
+        config.context,
+        reads_source=reads_source,
+        rotary=Rotary(config.context, head_width) if config.positions == "rotary" else None,
+        positions=AddedPositions(config.positions, config.context, config.embedding) if added else None,
+        # The sinusoidal table has entries of size 1: embeddings are brought to the same size, as published.
+        scale=math.sqrt(config.embedding) if config.positions == "sinusoidal" else 1.0,
+    )
+    initialise(stack, layers)
+    return stack

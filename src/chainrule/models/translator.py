@@ -1,0 +1,134 @@
+"""Every translator is an encoder that reads a source and a decoder that writes a target; this file is their frame.
+
+    p(y | x) = Π p(y_t | y_<t, x)
+
+Sutskever et al., "Sequence to Sequence Learning with Neural Networks", 2014. A translator keeps the contract of the
+language models with one difference: it starts from a Source. `start(source)` encodes it, `step` and `select` go on from
+there, so whatever decodes a language model decodes a translator.
+
+Legend: B batch, T time, S source time, V vocabulary, D width, K kept rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from chainrule.types import Batch, OutputChoice, Outputs, Source, State, Vocabulary, select_rows
+
+
+class TranslatorConfig(BaseModel):
+    """What all translators share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    embedding: int = Field(256, ge=1, description="width of a token's vector")
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of units dropped")
+    tied: bool = Field(True, description="one matrix for target embedding and output, where the output can share it")
+    shared: bool = Field(True, description="one embedding for source and target, where they have one vocabulary")
+
+
+class Translator(nn.Module):
+    """p(y | x) by embedding, encoder, decoder and output layer. Subclasses give `begin` and `read`."""
+
+    Config: ClassVar[type[TranslatorConfig]] = TranslatorConfig
+    window: int | None = None  # the most tokens that either side may have
+    attends: ClassVar[bool] = True  # whether it can say where it looked
+    unigram_counts: Tensor
+
+    def __init__(self, config: TranslatorConfig, vocabulary: Vocabulary, output: OutputChoice, width: int) -> None:
+        """`width` is that of the decoder's features."""
+        super().__init__()
+        self.config = config
+        self.eos, self.vocab_size = vocabulary.eos, vocabulary.size
+        self.register_buffer("unigram_counts", torch.as_tensor(vocabulary.counts_V, dtype=torch.int64))
+        self.embedding = nn.Embedding(vocabulary.size, config.embedding)
+        read = vocabulary.source or vocabulary
+        one = vocabulary.source is None and config.shared
+        self.source_embedding = self.embedding if one else nn.Embedding(read.size, config.embedding)
+        for table in {self.embedding, self.source_embedding}:
+            nn.init.normal_(table.weight, std=config.embedding**-0.5)
+        tied = config.tied and output.layer.tieable
+        self.bridge = nn.Linear(width, config.embedding) if tied and width != config.embedding else None
+        self.output = output.layer(output.config, config.embedding if tied else width, vocabulary)
+        if tied:
+            self.output.tie(self.embedding.weight)
+
+    # What a subclass gives
+
+    def begin(self, source: Source, *, stepping: bool) -> State:
+        """Encode a source -> the state before the first target token; `stepping`: one that can be walked."""
+        raise TypeError(f"{type(self).__name__} must define begin")
+
+    def read(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        """Append T target tokens to each prefix -> the decoder's features after each, BTD, and the longer state."""
+        raise TypeError(f"{type(self).__name__} must define read")
+
+    # Training
+
+    def forward(self, batch: Batch, state: State = None) -> Outputs:
+        """Read source and inputs of a batch -> hidden_BTD to predict its targets from; no state is carried."""
+        assert batch.source is not None
+        hidden_BTD, _ = self.read(self.begin(batch.source, stepping=False), batch.inputs_BT)
+        return Outputs(self._bridged(hidden_BTD), None)
+
+    def _bridged(self, hidden: Tensor) -> Tensor:
+        return hidden if self.bridge is None else self.bridge(hidden)
+
+    # Stepping
+
+    def start(self, source: Source) -> State:
+        """The empty prefix of a translation of each row of the source."""
+        return self.begin(source, stepping=True)
+
+    def step(self, state: State, token_B: Tensor) -> tuple[Tensor, State]:
+        """Append a token to each prefix -> log p(. | prefix, source) BV, and the longer prefix."""
+        return self.prefill(state, token_B[:, None])
+
+    def prefill(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        """Append T tokens to each prefix at once -> log p(. | prefix, source) BV after the last, and the state."""
+        hidden_BTD, state = self.read(state, tokens_BT)
+        return self.output.log_probs(self._bridged(hidden_BTD[:, -1])), state
+
+    def select(self, state: State, rows_K: Tensor) -> State:
+        """Row k of the result is row rows_K[k] of the state."""
+        return select_rows(state, rows_K)
+
+    # Scoring
+
+    def log_probs(self, tokens_BT: Tensor, source: Source) -> Tensor:
+        """log p(y_t | eos, y_<t, source) -> BT: forced decoding, all positions at once."""
+        hidden_BTD = self.forward(Batch(self.shifted(tokens_BT), tokens_BT, source=source)).hidden_BTD
+        log_probs_N: Tensor = self.output.log_prob(hidden_BTD.flatten(0, 1), tokens_BT.flatten())
+        return log_probs_N.view(tokens_BT.shape)
+
+    def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
+        """Where the decoder looks when it predicts each target token: weights over the source that sum to one, BTS."""
+        raise TypeError(f"{type(self).__name__} has no attention")
+
+    def shifted(self, tokens_BT: Tensor) -> Tensor:
+        """What is read before each token: `eos`, then the tokens but the last."""
+        return torch.cat([tokens_BT.new_full((len(tokens_BT), 1), self.eos), tokens_BT[:, :-1]], 1)
+
+
+class Given:
+    """A translator with its source fixed: a language model of the target, for whatever works on those.
+
+    `rows` many starts are those of the source's first rows.
+    """
+
+    def __init__(self, model: Any, source: Source) -> None:
+        self.model, self.source = model, source
+        self.step, self.select = model.step, model.select
+        self.vocab_size, self.eos = model.vocab_size, model.eos
+
+    def start(self, batch: int) -> State:
+        return self.model.start(Source(*(part[:batch] for part in self.source)))
+
+    def log_probs(self, tokens_BT: Tensor) -> Tensor:
+        source = Source(*(part[: len(tokens_BT)] for part in self.source))
+        log_probs_BT: Tensor = self.model.log_probs(tokens_BT, source)
+        return log_probs_BT
