@@ -12,7 +12,8 @@ from pathlib import Path
 
 from harness import Figure, arguments, begin, report
 
-from chainrule.api import Run, train
+from chainrule.api import train
+from chainrule.run import Run
 
 MEGABYTE = 1_000_000
 FORMS = {"plain": False, "quantised": True}

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from harness import Figure, arguments, begin, report
 
-from chainrule.api import Run, make_config
+from chainrule.api import make_config
 from chainrule.fitting import fit
+from chainrule.run import Run
 
 BARS = {"softmax": None, "adaptive": 1.1, "sampled": 1.1, "nce": 1.2, "hierarchical": 1.2}
 MODEL = {"name": "lstm", "embedding": 200, "hidden": 200, "layers": 2}

@@ -29,9 +29,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformer_training import BETAS, CLIP, LENGTH, LR, ROWS, peer_model
 
-from chainrule.api import Run, make_config
+from chainrule.api import make_config
 from chainrule.evaluation.perplexity import evaluate_tokens, evaluating
 from chainrule.fitting import fit
+from chainrule.run import Run
 from chainrule.types import Batch
 
 GOAL, ITERATIONS, WARMUP, FINAL_LR, BAR = 1.886, 2000, 100, 1e-4, 0.4

@@ -6,6 +6,9 @@ Legend: V vocabulary.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +18,10 @@ from chainrule.config import RunConfig
 from chainrule.counting.smoothing import SMOOTHINGS
 from chainrule.models.mixture import Mixture, MixtureConfig
 from chainrule.models.ngram import Ngram, NgramConfig
+from chainrule.models.translator import Given
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.runs import build_model
-from chainrule.types import Vocabulary
+from chainrule.types import Source, Vocabulary
 
 # Options that bring any registered model down to a size for tests; a model takes those it knows.
 SMALL = {
@@ -30,8 +34,15 @@ SMALL = {
     "convolutions": 2,
     "kernel": 2,
     "feedforward": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "buckets": 8,
+    "distance": 12,
+    "sentinels": 0,
 }
+OF_TRANSLATORS = {"context": 24}  # all of a source and all of a target
 LANGUAGE_MODELS = [entry.name for entry in MODELS.entries() if entry.about["task"] == "lm"]
+TRANSLATORS = [entry.name for entry in MODELS.entries() if entry.about["task"] == "seq2seq"]
 TRAINED = [name for name in LANGUAGE_MODELS if "made_by" not in MODELS.get(name).about]
 OUTPUT_LAYERS = OUTPUTS.names()
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -66,7 +77,37 @@ MIXED_CASES: list[Case] = [
     ("mixture", "softmax", {}),
     ("mixture", "softmax", {"caches": [{"kind": "unigram"}, {"kind": "continuous", "part": 1}], "buckets": True}),
 ]
-CASES = [*TRAINED_CASES, *COUNTED_CASES, *MIXED_CASES]
+TRANSLATOR_VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("seq2seq-rnn", {"cell": "gru", "reversed_source": False}),
+    ("seq2seq-rnn", {"layers": 2, "tied": False, "shared": False}),
+    ("seq2seq-rnn", {"hidden": 12, "separate": True}),  # tied, with a bridge between the widths
+    *(
+        ("seq2seq-attention", {"score": score, "input_feeding": feeding, "cell": cell})
+        for score in ("dot", "general", "additive")
+        for feeding in (True, False)
+        for cell in ("lstm", "gru")
+    ),
+    ("seq2seq-attention", {"encoder_layers": 2, "decoder_layers": 2, "tied": False}),
+    ("seq2seq-attention", {"hidden": 12, "separate": True}),
+    ("seq2seq-attention", {"shared": False}),
+    *(
+        ("seq2seq-transformer", {"positions": positions, "norm": norm})
+        for positions in ("rotary", "sinusoidal", "learned", "none")
+        for norm in ("pre", "post")
+    ),
+    ("seq2seq-transformer", {"encoder_layers": 2, "decoder_layers": 3, "bias": True, "tied": False}),
+    ("seq2seq-transformer", {"shared": False}),
+    ("seq2seq-transformer", {"separate": True}),
+    ("t5", {"gated": True, "activation": "gelu-tanh", "tied": False}),
+    ("t5", {"gated": True, "decoder_layers": 2}),
+    ("t5", {"head_width": 6, "shared": False}),
+]
+TRANSLATED_CASES: list[Case] = [
+    *((model, output, {}) for model in TRANSLATORS for output in OUTPUT_LAYERS),
+    *((model, "softmax", options) for model, options in TRANSLATOR_VARIANTS),
+]
+TEXT_CASES = [*TRAINED_CASES, *COUNTED_CASES, *MIXED_CASES]
+CASES = [*TEXT_CASES, *TRANSLATED_CASES]
 
 
 def case_id(case: Case) -> str:
@@ -77,7 +118,9 @@ def case_id(case: Case) -> str:
 def small_options(model: str, **options: Any) -> dict[str, Any]:
     """The options of a small model of a name, with some of them set otherwise."""
     known = MODELS.get(model).make.Config.model_fields
-    return {**{name: value for name, value in SMALL.items() if name in known}, **options}
+    small = SMALL | (OF_TRANSLATORS if model in TRANSLATORS else {})
+    chosen = {**{name: value for name, value in small.items() if name in known}, **options}
+    return {name: value for name, value in chosen.items() if name != "separate"}  # which is no option of a model
 
 
 def small_config(model: str, output: str = "softmax", **options: Any) -> RunConfig:
@@ -95,7 +138,13 @@ def some_vocabulary(size: int = 13, eos: int = 0) -> Vocabulary:
 def small_model(
     model: str, output: str = "softmax", vocabulary: Vocabulary | None = None, seed: int = 0, **options: Any
 ) -> Any:
-    """A small model in which every weight matters: fresh weights are often near zero, and would hide mistakes."""
+    """A small model in which every weight matters: fresh weights are often near zero, and would hide mistakes.
+
+    A translator comes with a source, the same for every row, so that it is a language model as the others are.
+    """
+    if model in TRANSLATORS:
+        source = Source(*(part_1S.expand(16, -1) for part_1S in some_source([5], padding=3)))
+        return Given(small_translator(model, output, vocabulary, seed, **options), source)
     if model == "ngram":
         return counted_model(vocabulary or some_vocabulary(), seed, **options)
     if model == "mixture":
@@ -104,6 +153,27 @@ def small_model(
     made = build_model(small_config(model, output, **options), vocabulary or some_vocabulary())
     stir(made)
     return made.eval()
+
+
+def small_translator(
+    model: str, output: str = "softmax", vocabulary: Vocabulary | None = None, seed: int = 0, **options: Any
+) -> Any:
+    """A small translator in which every weight matters; `separate`: with a vocabulary of its own for the source."""
+    vocabulary = vocabulary or some_vocabulary()
+    if options.get("separate") and vocabulary.source is None:
+        vocabulary = replace(vocabulary, source=some_vocabulary(vocabulary.size + 2))
+    torch.manual_seed(seed)
+    made = build_model(small_config(model, output, **options), vocabulary)
+    stir(made)
+    return made.eval()
+
+
+def some_source(lengths: list[int], *, padding: int = 0, seed: int = 0, size: int = 4, eos: int = 0) -> Source:
+    """Random rows of so many tokens and `eos` after each, padded by more than the longest needs."""
+    longest = max(lengths) + 1 + padding
+    tokens_BS = torch.randint(1, size, (len(lengths), longest), generator=torch.Generator().manual_seed(seed))
+    places_S, lengths_B1 = torch.arange(longest), torch.tensor(lengths)[:, None]
+    return Source(tokens_BS.masked_fill(places_S >= lengths_B1, eos), places_S <= lengths_B1)
 
 
 def counted_model(vocabulary: Vocabulary, seed: int = 0, **options: Any) -> Any:
@@ -132,6 +202,21 @@ def pairs_text(lines: int = 250, seed: int = 0) -> str:
     """Lines that each repeat one pair of letters: what comes next depends on which letters came, and on their order."""
     rng = random.Random(seed)
     return "".join(rng.choice(("ab", "cd", "ef", "gh", "ij")) * rng.randint(2, 6) + "\n" for _ in range(lines))
+
+
+def letter_pairs(count: int = 300, seed: int = 0, longest: int = 5) -> list[tuple[str, str]]:
+    """Strings of letters, and what they are in upper case and read backwards: only the source tells what comes."""
+    rng = random.Random(seed)
+    sources = ["".join(rng.choices("abcd", k=rng.randint(1, longest))) for _ in range(count)]
+    return [(source, source.upper()[::-1]) for source in sources]
+
+
+def write_pairs(folder: Path, pairs: Iterable[tuple[str, str]], name: str = "pairs") -> tuple[Path, Path]:
+    """Two parallel files."""
+    paths = folder / f"{name}.src", folder / f"{name}.tgt"
+    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_text("".join(line + "\n" for line in lines))
+    return paths
 
 
 def rows_by_steps(model: Any, tokens_BT: torch.Tensor, eos: int = 0) -> torch.Tensor:

@@ -71,7 +71,7 @@ def test_presets_leave_what_was_given_and_fill_in_the_rest() -> None:
     assert (chosen.training.minutes, chosen.training.epochs) == (None, None)
     windowed = resolve(given, Size(10_000, 60), {*options, "context"})
     assert windowed.training.batching == "blocks"
-    endless = resolve(parse(RunConfig, {}), tokens=10_000, vocabulary=60, windowed=False, options=options)
+    endless = resolve(parse(RunConfig, {}), Size(10_000, 60), options)
     assert endless.training.minutes is not None
 
 

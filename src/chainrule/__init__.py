@@ -13,12 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chainrule.api import Generated, LineScore, Run, import_model, load, train
+    from chainrule.api import import_model, load, train
     from chainrule.comparison import compare
     from chainrule.errors import ChainruleError
     from chainrule.evaluation.report import Evaluation
     from chainrule.interop.arpa import export
     from chainrule.mixing import mix
+    from chainrule.run import Generated, LineScore, Run
 
 __all__ = [
     "ChainruleError",
@@ -37,9 +38,9 @@ __all__ = [
 _HOMES = {
     "ChainruleError": "chainrule.errors",
     "Evaluation": "chainrule.evaluation.report",
-    "Generated": "chainrule.api",
-    "LineScore": "chainrule.api",
-    "Run": "chainrule.api",
+    "Generated": "chainrule.run",
+    "LineScore": "chainrule.run",
+    "Run": "chainrule.run",
     "compare": "chainrule.comparison",
     "export": "chainrule.interop.arpa",
     "import_model": "chainrule.api",

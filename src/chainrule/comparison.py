@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chainrule.api import Paths, Run, load, text_name, train
+from chainrule.api import load, text_name, train
 from chainrule.config import merge, parse_settings
 from chainrule.errors import ConfigError, RunError
 from chainrule.fitting import Listener, is_counted
 from chainrule.mixing import mix as mix_runs
+from chainrule.run import Paths, Run
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class Row:
     signature: str
     protocol: str
     run: str
+    bleu: float | None = None  # these two of translators
+    exact_match: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values; JSON has no infinity and no NaN, so these become None."""
@@ -166,4 +169,6 @@ def measure(name: str, run: Run, test: Paths) -> Row:
         signature=measured.signature,
         protocol=measured.protocol,
         run=str(run.folder.path),
+        bleu=getattr(measured, "bleu", None),
+        exact_match=getattr(measured, "exact_match", None),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -24,8 +24,9 @@ from chainrule.evaluation.pairs import loss_of_batches
 from chainrule.evaluation.perplexity import Likelihood, evaluate_tokens
 from chainrule.registry import MODELS, OBJECTIVES
 from chainrule.runs import RunFolder
-from chainrule.text.pairs import hold_pairs
+from chainrule.text.pairs import TAB_SUFFIX
 from chainrule.text.readers import Texts, open_texts
+from chainrule.text.sources import kind_of
 from chainrule.text.split import hold_out
 from chainrule.text.tokenizers import Tokenizer, train_tokenizer
 from chainrule.training.presets import choose_tokenizer
@@ -88,10 +89,10 @@ def reads_spans(config: RunConfig) -> bool:
     return getattr(OBJECTIVES.get(config.objective.name).make, "reads", "text") == "spans"
 
 
-def refuse_pairs(paths: tuple[str, ...], model: str) -> None:
+def refuse_pairs(paths: Sequence[str], model: str) -> None:
     """A language model reads one text; what looks like the two sides of pairs was hardly meant as one."""
     alike = len(paths) == 2 and _languages(Path(paths[0]), Path(paths[1]))
-    if alike or any(Path(path).suffix == ".tsv" and hold_pairs(path) for path in paths):
+    if alike or any(kind_of(Path(path)) == TAB_SUFFIX for path in paths):
         raise DataError(
             f"{' and '.join(paths)} look like pairs, but {model} is a language model and reads one text; choose a "
             "translator (--model seq2seq-attention), or give one side, or both joined in one .txt file"
@@ -189,7 +190,8 @@ class TextCorpus:
 
 def open_text_corpus(config: RunConfig, folder: RunFolder, listener: Listener) -> TextCorpus:
     """The text of a run, tokenised."""
-    refuse_pairs(config.data.train, config.model.name)
+    if not reads_spans(config):  # which may well be of two languages
+        refuse_pairs(config.data.train, config.model.name)
     texts, valid = training_texts(config.data)
     if valid is texts:
         listener.note(f"{texts.name} is one line, nothing can be held out: validating on the training text itself")
@@ -236,9 +238,14 @@ def _affordable(model: Any, tokens: Any, eos: int, training: TrainingConfig) -> 
     _evaluate_quickly(model, tokens[:LEAST_VALIDATION], eos)
     rate = LEAST_VALIDATION / (time.perf_counter() - began)
     # A power of two, so that a run which is taken up again mostly finds the same.
-    seconds = 60 * training.minutes / training.validations * VALIDATION_SHARE
-    affordable = 1 << int(math.log2(max(1, rate * seconds)))
+    affordable = 1 << int(math.log2(max(1, rate * seconds_to_validate(training))))
     return max(LEAST_VALIDATION, min(len(tokens), affordable))
+
+
+def seconds_to_validate(training: TrainingConfig) -> float:
+    """What each validation may take of a budget of minutes."""
+    assert training.minutes is not None
+    return 60 * training.minutes / training.validations * VALIDATION_SHARE
 
 
 def _evaluate_quickly(model: Any, tokens: Any, eos: int) -> Likelihood:

@@ -1,14 +1,15 @@
-"""The demonstration: a spread of models on the language reference that comes with Python, split three ways."""
+"""The demonstration: a spread of models on the language reference that comes with Python, and two translators."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
 
-from chainrule.api import load
+from chainrule.api import load, load_translator
 from chainrule.comparison import Contender, Row, compare, parse_contender
 from chainrule.files import write_atomically
 from chainrule.fitting import Listener
+from chainrule.text.phrases import write_phrase_pairs
 
 MODELS = (
     Contender("unigram", "ngram", options={"order": 1}),
@@ -36,6 +37,27 @@ def write_splits(folder: Path) -> dict[str, Path]:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_atomically(path, text)
     return paths
+
+
+TRANSLATORS = tuple(map(parse_contender, ("seq2seq-attention", "seq2seq-transformer")))
+TRIED = ("one thousand and five", "half past seven in the evening", "March 3, 1987")
+
+
+def run_translation_demo(out: Path, seconds: float, listener: Listener) -> tuple[list[Row], list[tuple[str, str]]]:
+    """Train two translators from English to German number phrases, dates and times; the rows, and some translations."""
+    paths = write_phrase_pairs(out / "phrases", "en", "de")
+    rows = compare(
+        *paths["train"],
+        models=TRANSLATORS,
+        valid=paths["valid"],
+        test=paths["test"],
+        minutes=seconds / 60,
+        out=out / "translators",
+        listener=listener,
+        done=lambda row: listener.note(f"  {row.exact_match:.1%} exact match"),
+    )
+    best = load_translator(max(rows, key=lambda row: row.exact_match or 0).run)
+    return rows, [(line, best.translate(line)) for line in TRIED]
 
 
 def run_demo(out: Path, seconds: float, listener: Listener) -> tuple[list[Row], str]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from chainrule.errors import ConfigError
 from chainrule.evaluation.perplexity import Progress
@@ -41,7 +41,7 @@ def distill(
     if out.exists() and not partial.exists():
         raise ConfigError(f"{out} is there already; delete it, or choose another --out")
     done = _keep_whole_lines(partial)
-    with disk_errors(partial), partial.open("a", encoding="utf-8") as file:
+    with disk_errors(partial), _appended(partial) as file:
         for source, target in _pairs(teacher, texts, done, search):
             file.write(_line(out.suffix, source, target))
             file.flush()
@@ -71,6 +71,11 @@ def _line(suffix: str, source: str, target: str) -> str:
     if suffix == ".jsonl":
         return json.dumps({"source": source, "target": target}, ensure_ascii=False) + "\n"
     return " ".join(source.split("\t")) + "\t" + " ".join(target.split("\t")) + "\n"
+
+
+def _appended(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("a", encoding="utf-8")
 
 
 def _keep_whole_lines(path: Path) -> int:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from chainrule.errors import ConfigError, DataError
 from chainrule.machine import PeakMemory, choose_device, physical_cores
 from chainrule.pair_corpora import PairCorpus, open_pair_corpus
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS
-from chainrule.runs import OF_TRAINING, RunFolder, WeightsError, build_model, count_parameters, load_weights
+from chainrule.runs import COUNTS, OF_TRAINING, RunFolder, WeightsError, build_model, count_parameters, load_weights
 from chainrule.training.loop import Hooks, Trainer, Update
 from chainrule.training.presets import Size, resolve
 from chainrule.training.processes import Processes
@@ -222,15 +222,20 @@ def _resolve(config: RunConfig, corpus: Corpus, folder: RunFolder) -> RunConfig:
 
 def _model(config: RunConfig, vocabulary: Vocabulary) -> nn.Module:
     """A fresh model, with the weights of the run it starts from, if there is one."""
+    if not config.init:
+        return build_model(config, vocabulary)
+    weights = RunFolder(config.init).read_weights()
+    # Output layers are shaped by how often words come, so those of the first training are kept with its weights.
+    if COUNTS in weights and len(weights[COUNTS]) == vocabulary.size:
+        vocabulary = replace(vocabulary, counts_V=weights[COUNTS].numpy())
     model = build_model(config, vocabulary)
-    if config.init:
-        try:
-            load_weights(model, RunFolder(config.init).read_weights())
-        except WeightsError:
-            raise ConfigError(
-                f"the weights of {config.init} do not fit this {config.model.name}; start from a run of the same "
-                "shape, and leave its model options as they are"
-            ) from None
+    try:
+        load_weights(model, weights)
+    except WeightsError:
+        raise ConfigError(
+            f"the weights of {config.init} do not fit this {config.model.name}; start from a run of the same "
+            "shape, and leave its model options as they are"
+        ) from None
     return model
 
 

@@ -25,7 +25,7 @@ from pydantic import Field
 from safetensors.torch import save as save_bytes
 from torch import nn
 
-from chainrule.api import Paths, Run, make_config
+from chainrule.api import make_config
 from chainrule.config import DataConfig, NamedSection, RunConfig, Section, parse
 from chainrule.data.store import TokenStore
 from chainrule.decoding.prompt import device_of
@@ -39,6 +39,7 @@ from chainrule.models.cache import CacheConfig, ContinuousCacheConfig, UnigramCa
 from chainrule.models.language_model import LanguageModel
 from chainrule.models.mixture import Fitted, Mixture, MixtureConfig, fit_weights
 from chainrule.registry import MODELS
+from chainrule.run import Paths, Run
 from chainrule.runs import COUNTS, OF_TRAINING, RunFolder
 from chainrule.types import Vocabulary
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from chainrule.config import RunConfig, TokenizerConfig
-from chainrule.corpora import Listener, Validator, fit_tokenizer, kept_tokenizers
+from chainrule.config import RunConfig, TokenizerConfig, TrainingConfig
+from chainrule.corpora import Listener, Validator, fit_tokenizer, kept_tokenizers, seconds_to_validate
 from chainrule.data.batches import Batches
 from chainrule.data.pairs import Kept, PairBatches, PairStore, keep_pairs, pair_stores
 from chainrule.data.store import Progress, open_store
@@ -26,6 +27,9 @@ from chainrule.text.readers import join_texts, lines_in
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.training.processes import Processes
 from chainrule.types import Vocabulary
+
+LEAST_PAIRS = 64
+"""Translated in a validation by BLEU, whatever they take."""
 
 MOST_HELD_OUT = 2000
 """Pairs held out for validation at most, when none are given for it."""
@@ -89,14 +93,28 @@ class PairCorpus:
         numbers_P = _first_tokens(self.valid, self.valid_P, t.valid_tokens)
         longest = int(max(rows.lengths_P[numbers_P].max() for rows in (self.valid.source_rows, self.valid.target_rows)))
         batches = PairBatches(self.valid, numbers_P, max(t.max_tokens, longest + 1), seed=0, shuffled=False)
+        chosen_P: NDArray[np.int64] | None = None
 
         def validate(model: Any) -> dict[str, float]:
+            nonlocal chosen_P
             figures = {"loss": loss_of_batches(model, (batches.batch(index)[0] for index in range(batches.per_epoch)))}
             if t.select == "bleu":
-                figures["bleu"] = self.bleu(model, numbers_P[: t.valid_pairs])
+                if chosen_P is None:
+                    chosen_P = self._affordable(model, numbers_P[: t.valid_pairs], t)
+                figures["bleu"] = self.bleu(model, chosen_P)
             return figures
 
         return validate
+
+    def _affordable(self, model: Any, numbers_P: NDArray[np.int64], training: TrainingConfig) -> NDArray[np.int64]:
+        """As many pairs as all validations can translate in a tenth of a budget of minutes."""
+        if training.minutes is None or len(numbers_P) <= LEAST_PAIRS:
+            return numbers_P
+        began = time.perf_counter()
+        self.bleu(model, numbers_P[:LEAST_PAIRS])
+        rate = LEAST_PAIRS / (time.perf_counter() - began)
+        affordable = 1 << int(math.log2(max(1, rate * seconds_to_validate(training))))
+        return numbers_P[: max(LEAST_PAIRS, affordable)]
 
     def bleu(self, model: Any, numbers_P: NDArray[np.int64]) -> float:
         """BLEU of the greedy translations of some validation pairs."""
@@ -138,10 +156,12 @@ def open_pair_corpus(config: RunConfig, folder: RunFolder, listener: Listener, c
     else:
         begin = first_held_out(len(store), data.held_out)
         valid, (numbers_P, valid_P) = store, (numbers_P[:begin], numbers_P[begin:])
-    kept_pairs = keep_pairs(store, numbers_P, max_length=data.max_length or context, max_ratio=data.max_ratio)
+    readable = None if context is None else context - 1  # `eos` comes on top
+    longest = min((length for length in (data.max_length, readable) if length is not None), default=None)
+    kept_pairs = keep_pairs(store, numbers_P, max_length=longest, max_ratio=data.max_ratio)
     if kept_pairs.sentence:
         listener.note(kept_pairs.sentence)
-    valid_P = keep_pairs(valid, valid_P, max_length=context, max_ratio=None).numbers_P
+    valid_P = keep_pairs(valid, valid_P, max_length=readable, max_ratio=None).numbers_P
     return PairCorpus(tokenizer, source, options, store, kept_pairs, valid, valid_P)
 
 

@@ -110,6 +110,8 @@ def check_together(runs: Sequence[TranslatorRun], search: Search) -> None:
         raise ConfigError(
             f"{first.folder.path} is a {first.config.model.name}, which has no attention to show; leave --attention out"
         )
+    if search.num_beams < 1:
+        raise ConfigError(f"the beam has {search.num_beams} places, but at least 1 is needed.")
     if search.max_new_tokens is not None and search.max_new_tokens < 1:
         raise ConfigError(f"max_new_tokens is {search.max_new_tokens}, but at least 1 token must be asked for.")
     if search.batch_size < 1:
@@ -122,9 +124,10 @@ def _translate_window(
     found: dict[int, list[Translation]] = {}
     waiting = []
     for number, text in taken:
-        if text.strip():
-            waiting.append(_Line(number, text, [run.encode_source(text, number) for run in runs]))
-        else:
+        line = _Line(number, text, [run.encode_source(text, number) for run in runs] if text.strip() else [[]])
+        if line.length:
+            waiting.append(line)
+        else:  # or nothing in it that the tokeniser keeps
             found[number] = [Translation("")]
     for batch in _batches(waiting, search):
         for line, translations in zip(batch, _translate_batch(runs, batch, search), strict=True):
@@ -136,7 +139,7 @@ def _batches(lines: list[_Line], search: Search) -> Iterator[list[_Line]]:
     """Lines of about equal length, the longest first, so that what needs most memory fails at once if it fails."""
     order = sorted(lines, key=lambda line: -line.length)
     while order:
-        affordable = BATCH_TOKENS // (order[0].length * search.num_beams)
+        affordable = BATCH_TOKENS // ((order[0].length + 1) * search.num_beams)
         rows = max(1, min(search.batch_size, affordable))
         yield order[:rows]
         order = order[rows:]
@@ -171,13 +174,13 @@ def _translate_batch(runs: Sequence[TranslatorRun], lines: list[_Line], search: 
 
 def _limit(runs: Sequence[TranslatorRun], line: _Line, search: Search, given: int) -> int:
     """The most tokens that a translation of a line may have after those given."""
-    limit = search.max_new_tokens or 2 * line.length + 20
-    windows = [run.model.window for run in runs if run.model.window is not None]
+    limit = search.max_new_tokens or length_limit(line.length, None)
+    windows: list[int] = [run.model.window for run in runs if run.model.window is not None]
     if windows and given + 1 >= min(windows):
         raise ConfigError(
             f"the prefix has {given} tokens, but the model writes at most {min(windows) - 1}; give a shorter prefix"
         )
-    return min([limit, *(length_limit(limit, window) - given for window in windows)])
+    return min([limit, *(window - 1 - given for window in windows)])
 
 
 def _translation(

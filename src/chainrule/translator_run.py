@@ -14,18 +14,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from chainrule.api import LineScore, Paths, Run, path_strings
+import numpy as np
+
 from chainrule.corpora import Listener, open_text_corpus, reads_spans
 from chainrule.data.pairs import PairStore
-from chainrule.errors import ConfigError
-from chainrule.evaluation.pairs import PairEvaluation, evaluate_pairs, scored_rows
-from chainrule.evaluation.perplexity import Progress, evaluating
+from chainrule.errors import ConfigError, DataError
+from chainrule.evaluation.pairs import PairEvaluation, evaluate_pairs, scored_rows, source_of
+from chainrule.evaluation.perplexity import Progress
 from chainrule.evaluation.report import perplexity_of
 from chainrule.evaluation.significance import Paired, paired
+from chainrule.evaluation.speed import generation_speed
+from chainrule.machine import threads
+from chainrule.models.translator import Given
 from chainrule.pair_corpora import held_out, open_pair_store
+from chainrule.run import LineScore, Paths, Run, path_strings
 from chainrule.text.pairs import Pairs, open_pairs, part_of, prefixed
 from chainrule.text.readers import lines_in, open_texts
 from chainrule.text.tokenizers import Tokenizer
+from chainrule.text.tokenizers.vocabulary import VocabularyTokenizer
 from chainrule.translating import Search, Translation, translate_lines, warn_cut
 
 
@@ -77,11 +83,11 @@ class TranslatorRun(Run):
 
     def source_pieces(self, line: str, tokens: Sequence[int]) -> list[str]:
         """What the source tokens stand for: the very words of the line where the tokens are words."""
-        split = getattr(self.source_tokenizer, "split", None)
-        if split is not None:
-            words: list[str] = split(self.config.data.prefix + line)
-            return words[: len(tokens)]
-        return [self.source_tokenizer.piece(token) for token in tokens]
+        tokenizer = self.source_tokenizer
+        if isinstance(tokenizer, VocabularyTokenizer):
+            words = tokenizer.split(self.config.data.prefix + line)[: len(tokens)]
+            return [tokenizer.join([word]) for word in words]  # as they are written, without marks
+        return [tokenizer.piece(token) for token in tokens]
 
     # Measuring
 
@@ -107,9 +113,12 @@ class TranslatorRun(Run):
 
     def evaluate_held_out(self, most: int | None = None, **search: Any) -> PairEvaluation:  # type: ignore[override]
         """The same on the validation pairs of the training: those given, or those held out; the first `most`."""
-        data = self.config.data
-        pairs = self._pairs(data.valid) if data.valid else held_out(self._pairs(data.train), data.held_out)
+        pairs = self._held_out()
         return self._evaluate(part_of(pairs, 0, most) if most else pairs, [], False, None, None, None, search)
+
+    def _held_out(self) -> Pairs:
+        data = self.config.data
+        return self._pairs(data.valid) if data.valid else held_out(self._pairs(data.train), data.held_out)
 
     def validation(self) -> PairEvaluation | SpanEvaluation:  # type: ignore[override]
         """What a training tells of its validation pairs: greedy search on the first of them, so as not to take long."""
@@ -174,11 +183,34 @@ class TranslatorRun(Run):
 
     def score_pairs(self, texts: Paths) -> Iterator[LineScore]:
         """log p of each target given its source, its `<eos>` included, in order: forced decoding."""
-        store = self._store(self._pairs(texts))
-        with evaluating(self.model):
-            for tokens, log_probs in scored_rows(self.model, store):
-                pieces = [self.tokenizer.piece(token) for token in tokens]
-                yield LineScore(sum(log_probs), len(log_probs), pieces, log_probs)
+        pairs = self._pairs(texts)
+        store = self._store(pairs)
+        self._check_lengths(pairs, store)
+        for tokens, log_probs in scored_rows(self.model, store):
+            pieces = [self.tokenizer.piece(token) for token in tokens]
+            yield LineScore(sum(log_probs), len(log_probs), pieces, log_probs)
+
+    def _check_lengths(self, pairs: Pairs, store: PairStore) -> None:
+        """Whole targets are scored or none; a source is cut with a warning."""
+        if (window := self.model.window) is None:
+            return
+        for number in np.flatnonzero(store.target_rows.lengths_P >= window)[:1].tolist():
+            raise DataError(
+                f"line {number + 1} of {pairs.target.name} has {store.target_rows.lengths_P[number]} tokens, but the "
+                f"model writes at most {window - 1}; leave the pair out, or train with a larger model.context"
+            )
+        for number in np.flatnonzero(store.source_rows.lengths_P >= window).tolist():
+            warn_cut(number + 1, int(store.source_rows.lengths_P[number]), window - 1)
+
+    def generation_speed(self, tokens: int = 200) -> float:
+        """Target tokens a second when one line is translated greedily."""
+        limit = tokens if self.model.window is None else min(tokens, self.model.window - 1)
+        eos = self.source_tokenizer.eos
+        source = source_of([[eos] * min(20, limit)], eos, self.device)
+        with threads(1):
+            return generation_speed(
+                Given(self.model, source), eos=self.tokenizer.eos, tokens=limit, warm_up=min(8, limit)
+            )
 
     def _pairs(self, texts: Paths) -> Pairs:
         return open_pairs(path_strings(texts), fields=(self.config.data.source_field, self.config.data.target_field))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
-from chainrule.layers.recurrence import KINDS, Recurrence, RecurrentLayer, spectral_radius
+from chainrule.layers.recurrence import KINDS, Bidirectional, Recurrence, RecurrentLayer, reverse, spectral_radius
 from chainrule.types import detach_state, select_rows
 
 VARIANTS = [(kind, {}) for kind in KINDS] + [("rnn", {"activation": "relu"}), ("gru", {"reset": "after"})]
@@ -97,11 +97,12 @@ def test_gradients_equal_finite_differences(kind: str, options: dict) -> None:
 ORDER = {"rnn": [0], "lstm": [2, 0, 1, 3], "gru": [2, 1, 0]}
 
 
-def from_torch(peer: nn.RNNBase, stack: Recurrence, kind: str) -> None:
+def from_torch(peer: nn.RNNBase, stack: Recurrence, kind: str, suffixes: tuple[str, ...] = ("l0", "l1")) -> None:
+    """Give the layers of a stack torch's weights of the layers with these suffixes."""
     order = ORDER[kind]
-    for depth, layer in enumerate(stack.layers):
+    for layer, suffix in zip(stack.layers, suffixes, strict=True):
         pick = [
-            torch.cat([blocks(getattr(peer, f"{name}_l{depth}"), len(order))[k] for k in order])
+            torch.cat([blocks(getattr(peer, f"{name}_{suffix}"), len(order))[k] for k in order])
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         ]
         layer.weight_input_GD.data, layer.weight_hidden_GH.data = pick[0].clone(), pick[1].clone()
@@ -110,7 +111,7 @@ def from_torch(peer: nn.RNNBase, stack: Recurrence, kind: str) -> None:
         else:  # torch's candidate keeps its two biases apart
             width = stack.hidden_size
             layer.extra.data = pick[3][:width].clone()
-            layer.bias_G.data = pick[2] + torch.cat([torch.zeros(width), pick[3][width:]])
+            layer.bias_G.data = pick[2] + torch.cat([torch.zeros_like(pick[3][:width]), pick[3][width:]])
 
 
 @pytest.mark.parametrize(
@@ -179,6 +180,127 @@ def test_without_a_graph_single_steps_and_one_pass_equal_the_pass_with_one(kind:
         steps.append(hidden)
     torch.testing.assert_close((torch.cat(steps, 1), state), (whole.detach(), detach_state(last)))
     torch.testing.assert_close(stack(inputs), (whole.detach(), detach_state(last)))
+
+
+LENGTHS = torch.tensor([3, 7, 1, 6])
+
+
+def within(values_BTH: Tensor) -> list[Tensor]:
+    """The rows without their padding."""
+    return [row_TH[:length] for row_TH, length in zip(values_BTH, LENGTHS.tolist(), strict=True)]
+
+
+@variants
+def test_rows_that_end_early_equal_each_row_alone(kind: str, options: dict) -> None:
+    torch.manual_seed(8)
+    stack = Recurrence(kind, 3, 4, layers=2, **options).double()
+    inputs, state = torch.randn(4, 7, 3, dtype=torch.float64, requires_grad=True), random_state(stack, 4)
+    leaves = [inputs, *(part for parts in state for part in parts), *stack.parameters()]
+    hidden, last = stack(inputs, state, LENGTHS)
+    alone = [stack(row[None], select_rows(state, torch.tensor([number]))) for number, row in enumerate(within(inputs))]
+    alone_last = [
+        tuple(map(torch.cat, zip(*rows, strict=True))) for rows in zip(*(row[1] for row in alone), strict=True)
+    ]
+    torch.testing.assert_close((within(hidden), last), ([row[0][0] for row in alone], alone_last))
+    ours = torch.autograd.grad(scalar(torch.cat(within(hidden)), last), leaves)
+    theirs = torch.autograd.grad(scalar(torch.cat([row[0][0] for row in alone]), alone_last), leaves)
+    torch.testing.assert_close(ours, theirs)
+    with torch.no_grad():
+        torch.testing.assert_close(stack(inputs, state, LENGTHS)[1], last)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "lstm-coupled", "lstm-peephole"])
+def test_padding_leaves_the_memory_untouched(kind: str) -> None:
+    torch.manual_seed(9)
+    stack, inputs = Recurrence(kind, 3, 4), torch.randn(4, 7, 3)
+    _, [(hidden, memory)] = stack(inputs, None, LENGTHS)
+    for row, length in enumerate(LENGTHS.tolist()):
+        inputs[row, length:] = 100 * torch.randn(7 - length, 3)
+    _, [(other_hidden, other_memory)] = stack(inputs, None, LENGTHS)
+    assert torch.equal(hidden, other_hidden)
+    assert torch.equal(memory, other_memory)
+
+
+PEERS = pytest.mark.parametrize(
+    ("kind", "peer_class", "options"), [("lstm", nn.LSTM, {}), ("gru", nn.GRU, {"reset": "after"})], ids=["lstm", "gru"]
+)
+
+
+def packed(peer: nn.RNNBase, inputs_BTD: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """torch's own answer to rows of unequal lengths: hidden_BTH, and the last states, each (layers, B, H)."""
+    rows = nn.utils.rnn.pack_padded_sequence(inputs_BTD, LENGTHS, batch_first=True, enforce_sorted=False)
+    hidden, last = peer(rows)
+    return nn.utils.rnn.pad_packed_sequence(hidden, batch_first=True)[0], last if isinstance(last, tuple) else (last,)
+
+
+@PEERS
+def test_rows_that_end_early_equal_torchs_packed_sequences(kind: str, peer_class: type, options: dict) -> None:
+    torch.manual_seed(10)
+    peer = peer_class(6, 8, 2, batch_first=True).double()
+    stack = Recurrence(kind, 6, 8, layers=2, **options).double()
+    from_torch(peer, stack, kind)
+    inputs = torch.randn(4, 7, 6, dtype=torch.float64, requires_grad=True)
+    hidden, last = stack(inputs, None, LENGTHS)
+    peer_hidden, parts = packed(peer, inputs)
+    peer_last = [tuple(part[depth] for part in parts) for depth in range(2)]
+    torch.testing.assert_close((within(hidden), last), (within(peer_hidden), peer_last))
+    ours, theirs = (scalar(torch.cat(within(all_)), end) for all_, end in ((hidden, last), (peer_hidden, peer_last)))
+    torch.testing.assert_close(torch.autograd.grad(ours, inputs), torch.autograd.grad(theirs, inputs))
+
+
+@PEERS
+@pytest.mark.parametrize("padded", [True, False])
+def test_both_directions_equal_torch(kind: str, peer_class: type, options: dict, padded: bool) -> None:
+    torch.manual_seed(11)
+    peer = peer_class(6, 8, 2, batch_first=True, bidirectional=True).double()
+    stack = Bidirectional(kind, 6, 8, layers=2, **options).double()
+    for depth in range(2):
+        from_torch(peer, stack.rightward[depth], kind, (f"l{depth}",))
+        from_torch(peer, stack.leftward[depth], kind, (f"l{depth}_reverse",))
+    inputs = torch.randn(4, 7, 6, dtype=torch.float64, requires_grad=True)
+    hidden, last = stack(inputs, LENGTHS if padded else None)
+    if padded:
+        peer_hidden, parts = packed(peer, inputs)
+        hidden, peer_hidden = torch.cat(within(hidden)), torch.cat(within(peer_hidden))
+    else:
+        peer_hidden, end = peer(inputs)
+        parts = end if isinstance(end, tuple) else (end,)
+    # torch gives the directions one after the other
+    peer_last = [tuple(torch.cat([*part[2 * depth : 2 * depth + 2]], 1) for part in parts) for depth in range(2)]
+    torch.testing.assert_close((hidden, last), (peer_hidden, peer_last))
+    weights = [stack.leftward[0].layers[0].weight_hidden_GH, stack.rightward[1].layers[0].weight_input_GD]
+    peer_weights = [peer.weight_hh_l0_reverse, peer.weight_ih_l1]
+    inputs_grad, *ours = torch.autograd.grad(scalar(hidden, last), [inputs, *weights])
+    peer_grad, *theirs = torch.autograd.grad(scalar(peer_hidden, peer_last), [inputs, *peer_weights])
+    theirs = [torch.cat([blocks(grad, len(ORDER[kind]))[k] for k in ORDER[kind]]) for grad in theirs]
+    torch.testing.assert_close([inputs_grad, *ours], [peer_grad, *theirs])
+
+
+def test_rows_are_reversed_within_their_lengths() -> None:
+    tokens_BT = torch.arange(28).view(4, 7)
+    expected = [row[:length][::-1] + row[length:] for row, length in zip(tokens_BT.tolist(), LENGTHS, strict=True)]
+    assert reverse(tokens_BT, LENGTHS).tolist() == expected
+    assert reverse(tokens_BT).tolist() == [row[::-1] for row in tokens_BT.tolist()]
+    vectors_BTD = torch.randn(4, 7, 3)
+    assert torch.equal(reverse(reverse(vectors_BTD, LENGTHS), LENGTHS), vectors_BTD)
+
+
+@variants
+def test_advancing_by_gates_equals_one_pass(kind: str, options: dict) -> None:
+    torch.manual_seed(12)
+    stack = Recurrence(kind, 4, 5, layers=2, **options).double()
+    inputs = torch.randn(3, 6, 4, dtype=torch.float64, requires_grad=True)
+    leaves = [inputs, *stack.parameters()]
+    whole = stack(inputs)
+    state, steps = stack.start(3), []
+    for gates_BG in stack.gates(inputs).unbind(0):
+        hidden_BH, state = stack.advance(gates_BG.clone(), state)
+        steps.append(hidden_BH)
+    stepped = torch.stack(steps, 1), state
+    torch.testing.assert_close(stepped, whole)
+    torch.testing.assert_close(
+        torch.autograd.grad(scalar(*stepped), leaves), torch.autograd.grad(scalar(*whole), leaves)
+    )
 
 
 def test_rows_of_a_batch_do_not_meet() -> None:

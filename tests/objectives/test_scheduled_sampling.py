@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from builders import small_model
+from builders import TRANSLATORS, small_model, small_translator, some_source
+from chainrule.objectives import rollout
 from chainrule.objectives.likelihood import Likelihood
+from chainrule.objectives.rollout import pick
 from chainrule.objectives.scheduled_sampling import (
     ScheduledSampling,
     exponential_decay,
@@ -79,11 +81,11 @@ def by_a_loop(model: Any, batch: Batch, chance: float, *, own_prefix: bool) -> T
         row_BV, _ = model.prefill(model.start(len(prefix_BT)), prefix_BT)
         rows.append(row_BV)
         if own_prefix:
-            drawn_B = torch.multinomial(row_BV.exp(), 1)[:, 0]
+            drawn_B = pick(row_BV)
             inputs_BT[:, t] = torch.where(true_BT[:, t], batch.inputs_BT[:, t], drawn_B)
     if not own_prefix:
         replaced = ~true_BT[:, 1:]
-        inputs_BT[:, 1:][replaced] = torch.multinomial(torch.stack(rows, 1)[replaced].exp(), 1)[:, 0]
+        inputs_BT[:, 1:][replaced] = pick(torch.stack(rows, 1)[replaced])
     return inputs_BT
 
 
@@ -106,6 +108,76 @@ def test_models_with_a_window_take_two_passes_and_others_steps() -> None:
         chosen = objective().mixed_inputs(model, batch, None, 0.2)
         torch.manual_seed(2)
         assert torch.equal(chosen, objective(by=by).mixed_inputs(model, batch, None, 0.2))
+
+
+def test_what_is_drawn_in_parts_is_drawn_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = small_model("transformer"), some_batch(rows=8)
+    drawn = []
+    for entries in (2**23, 13 * 5):
+        monkeypatch.setattr(rollout, "TABLE_ENTRIES", entries)
+        torch.manual_seed(5)
+        drawn.append(objective().mixed_inputs(model, batch, None, 0.4))
+    assert torch.equal(*drawn)
+
+
+# With a source
+
+
+def translation_batch(rows: int = 3) -> Batch:
+    """Sources and targets of unequal length."""
+    lengths_B1 = torch.arange(rows)[:, None] % 5 + 2
+    source = some_source([number % 4 + 1 for number in range(rows)], padding=1, size=13)
+    batch = some_batch(rows)
+    weights_BT = (torch.arange(6) < lengths_B1).float()
+    return Batch(batch.inputs_BT.masked_fill(weights_BT == 0, 0), batch.targets_BT, weights_BT, source)
+
+
+@pytest.mark.parametrize("by", ["steps", "two-pass"])
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_a_translator_reads_the_truth_or_its_own_words(name: str, by: str) -> None:
+    model, batch = small_translator(name), translation_batch(rows=40)
+    assert torch.equal(objective(by=by).mixed_inputs(model, batch, None, 1.0), batch.inputs_BT)
+    mixed_BT = objective(by=by).mixed_inputs(model, batch, None, 0.0)
+    assert torch.equal(mixed_BT[:, 0], batch.inputs_BT[:, 0])
+    real_BT = batch.weights_BT[:, 1:] > 0
+    assert (mixed_BT == batch.inputs_BT)[:, 1:][real_BT].float().mean() < 0.5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("by", ["steps", "two-pass"])
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_its_own_words_are_those_that_the_source_makes_probable(name: str, by: str) -> None:
+    """Each draw gives a word whose probability, taken from the whole prefix, holds the number it was drawn with."""
+    model, batch = small_translator(name), translation_batch(rows=6)
+    for truth in (0.0, 0.5):
+        torch.manual_seed(7)
+        mixed_BT = objective(by=by).mixed_inputs(model, batch, None, truth)
+        torch.manual_seed(7)
+        true_BT = torch.rand(6, 6) < truth
+        read_BT = mixed_BT if by == "steps" else batch.inputs_BT
+        hidden_BTD = model(batch._replace(inputs_BT=read_BT)).hidden_BTD
+        log_probs_BTV = model.output.log_probs(hidden_BTD.flatten(0, 1)).view(6, 6, 13)
+        expected_BT = batch.inputs_BT.clone()
+        if by == "steps":
+            for t in range(1, 6):
+                expected_BT[:, t] = torch.where(true_BT[:, t], batch.inputs_BT[:, t], pick(log_probs_BTV[:, t - 1]))
+        else:
+            replaced_BT = ~true_BT & (batch.weights_BT > 0) & (torch.arange(6) > 0)
+            expected_BT[replaced_BT] = pick(log_probs_BTV[:, :-1][replaced_BT[:, 1:]])
+        assert torch.equal(mixed_BT, expected_BT)
+
+
+@pytest.mark.parametrize(("name", "by"), [("seq2seq-attention", "steps"), ("seq2seq-transformer", "two-pass")])
+def test_translators_take_the_way_that_suits_them_and_padding_has_no_say(name: str, by: str) -> None:
+    model, batch = small_translator(name), translation_batch()
+    torch.manual_seed(2)
+    loss = objective(decay="linear", start=0.2, least=0.0).loss(model, batch, None, 0)
+    torch.manual_seed(2)
+    inputs_BT = objective(by=by).mixed_inputs(model, batch, None, 0.2)
+    padded_BT = inputs_BT.masked_fill(batch.weights_BT == 0, 5)
+    expected = Likelihood(Likelihood.Config()).loss(model, batch._replace(inputs_BT=padded_BT), None, 0)
+    torch.testing.assert_close(loss.total, expected.total)
+    assert loss.count == expected.count == 2 + 3 + 4
 
 
 # The loss

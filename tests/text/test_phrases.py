@@ -351,7 +351,7 @@ def test_a_number_out_of_reach_is_refused(number: int) -> None:
 @pytest.mark.parametrize(("source", "target"), permutations(STYLES, 2))
 def test_the_target_follows_from_what_the_source_means(source: str, target: str) -> None:
     targets: dict[Meaning, str] = {}
-    for line, translation in phrase_pairs(source, target, 4000):
+    for line, translation in phrase_pairs(source, target, 2000):
         meaning = understand(line, source)
         assert understand(translation, target) == meaning
         assert targets.setdefault(meaning, translation) == translation

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +33,11 @@ Settings = Annotated[
 def say(text: str) -> None:
     """A line for the person, on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def tell_warnings() -> None:
+    """Warnings come as one line for the person, without the place in the program."""
+    warnings.showwarning = lambda message, *rest, **named: say(f"chainrule: {message}")
 
 
 def print_json(value: Any) -> None:
@@ -159,5 +165,6 @@ def _plain() -> Callable[[Update], None]:
 def _training_line(update: Update) -> str:
     s = update.standing
     rate = s.tokens / s.train_seconds if s.train_seconds else 0.0
-    best = f", best valid {s.best:.4f}" if s.best != float("inf") else ""
+    # BLEU, where it is selected by, stands below 0.
+    best = f", best valid {abs(s.best):.4f}" if s.best != float("inf") else ""
     return f"step {s.step:,}, loss {update.loss:.4f}{best}, {rate:,.0f} tokens/s, {duration(update.seconds_left)} left"

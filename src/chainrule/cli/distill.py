@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.common import Json, counting, print_json, say
+from chainrule.cli.common import Json, counting, print_json, say, tell_warnings
 from chainrule.cli.translate import BatchSize, Beams, LengthPenalty
 
 
@@ -24,6 +24,7 @@ def distill(
     from chainrule import api
     from chainrule.distilling import distill as run_distillation
 
+    tell_warnings()
     with counting("distilling", "lines") as progress:
         count = run_distillation(
             api.load_translator(teacher),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Field, Json, counting, print_fields, print_json, say
+from chainrule.cli.common import Field, Json, counting, print_fields, print_json, say, tell_warnings
 from chainrule.cli.translate import BatchSize, Beams, LengthPenalty
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def evaluate(
     from chainrule.errors import ConfigError
     from chainrule.translator_run import TranslatorRun
 
+    tell_warnings()
     second = Path(texts[0]) if len(texts) > 1 and (Path(texts[0]) / "config.toml").exists() else None
     loaded = api.load(run)
     if isinstance(loaded, TranslatorRun):

@@ -10,7 +10,7 @@ import typer
 from chainrule.cli.common import Field, Json, counting, print_fields, print_json, say
 
 if TYPE_CHECKING:
-    from chainrule.api import Run
+    from chainrule.run import Run
 
 
 def mix(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.common import Field, Json, RunPath, print_json
+from chainrule.cli.common import Field, Json, RunPath, print_json, tell_warnings
 
 if TYPE_CHECKING:
-    from chainrule.api import LineScore
+    from chainrule.run import LineScore
 
 
 def score(
@@ -32,6 +32,7 @@ def score(
     from chainrule.text.readers import lines_in, open_texts
     from chainrule.translator_run import TranslatorRun
 
+    tell_warnings()
     loaded = api.load(run)
     if isinstance(loaded, TranslatorRun):
         _print(loaded.score_pairs([file] if target is None else [file, target]), tokens, json)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chainrule.cli.common import Field, Json, Seed, Settings, print_fields, print_json, say, training_display
+
+if TYPE_CHECKING:
+    from chainrule.run import Run
 
 Order = Annotated[int | None, typer.Option(help="N of ngram and feedforward (default: 5).")]
 Smoothing = Annotated[
@@ -25,33 +28,38 @@ Quantize = Annotated[bool, typer.Option("--quantize", help="ngram: keep probabil
 Memory = Annotated[str | None, typer.Option(help="ngram: count in so much memory (1G), the rest on disk.")]
 
 
+Data = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DATA…",
+        help="Files, folders, - or hf:NAME/CONFIG:SPLIT; a translator takes two files, source then target, or one "
+        ".tsv or .jsonl of pairs.",
+    ),
+]
+Valid = Annotated[
+    list[str] | None, typer.Option(help="Validation text, or pairs as in DATA (default: the last 5% of DATA).")
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(help="word, char, byte, bpe, unigram, jieba, or a tokenizer file (default: by the text)."),
+]
+Output = Annotated[str | None, typer.Option(help="softmax, hierarchical, adaptive, sampled or nce (default: softmax).")]
+Objective = Annotated[
+    str | None,
+    typer.Option(
+        help="likelihood (default), scheduled-sampling; translators: policy-gradient, minimum-risk; t5: spans."
+    ),
+]
+
+
 def train(
-    data: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="DATA…",
-            help="Files, folders, - or hf:NAME/CONFIG:SPLIT; a translator takes two files, source then target, or one "
-            ".tsv or .jsonl of pairs.",
-        ),
-    ],
+    data: Data,
     model: Annotated[str | None, typer.Option(help="See `chainrule models` (default: lstm).")] = None,
-    valid: Annotated[
-        list[str] | None, typer.Option(help="Validation text, or pairs given as DATA (default: the last 5% of DATA).")
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="word, char, byte, bpe, unigram, jieba, or a tokenizer file (default: by the text)."),
-    ] = None,
+    valid: Valid = None,
+    tokenizer: Tokenizer = None,
     vocab_size: Annotated[int | None, typer.Option(help="Most tokens the tokeniser may know.")] = None,
-    output: Annotated[
-        str | None, typer.Option(help="softmax, hierarchical, adaptive, sampled or nce (default: softmax).")
-    ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="likelihood (default), scheduled-sampling; translators: policy-gradient, minimum-risk; t5: spans."
-        ),
-    ] = None,
+    output: Output = None,
+    objective: Objective = None,
     order: Order = None,
     smoothing: Smoothing = None,
     prune: Prune = None,
@@ -107,7 +115,7 @@ def train(
     _report(run, json)
 
 
-def _report(run: api.Run, json: bool) -> None:  # type: ignore[name-defined]  # noqa: F821
+def _report(run: Run, json: bool) -> None:
     """What the training came to."""
     measured = run.validation()
     result = {key: run.result[key] for key in ("steps", "seconds", "parameters", "tokens_per_second", "peak_memory")}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Json, RunPath, counting, print_json, say
+from chainrule.cli.common import Json, RunPath, counting, print_json, say, tell_warnings
 
 if TYPE_CHECKING:
     from chainrule.translating import Translation
@@ -58,13 +57,24 @@ def translate(
         "batch_size": batch_size,
     }
     loaded, *others = (api.load_translator(path) for path in (run, *(ensemble or [])))
-    warnings.showwarning = lambda message, *rest, **named: say(f"chainrule: {message}")
+    tell_warnings()
     with ExitStack() as files:
-        looked = files.enter_context(attention.open("w", encoding="utf-8")) if attention else None
+        looked = files.enter_context(_writing(attention)) if attention else None
         for number, found in enumerate(_shown(loaded.translate_lines(_lines(file), together=others, **search), file)):
             _print(number, found, n_best, json)
             if looked:
                 _write_attention(looked, found[0])
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[IO[str]]:
+    """A file to write a line at a time."""
+    from chainrule.files import disk_errors
+
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            yield file
 
 
 def _lines(file: Path) -> Iterator[str]:
@@ -92,9 +102,10 @@ def _decoded(line: bytes) -> str:
 def _shown(found: Iterator[list[Translation]], file: Path) -> Iterator[list[Translation]]:
     """The translations, while progress and rate are told; their whole number is not known before the end."""
     whole = 0
-    if str(file) != "-":
-        with file.open("rb") as opened:
-            whole = sum(1 for _ in opened)
+    if file.is_file():  # not a pipe, which can be read but once
+        from chainrule.text.readers import lines_in, open_texts
+
+        whole = sum(1 for _ in lines_in(open_texts([file])))
     began, tokens, number = time.perf_counter(), 0, 0
     with counting("translating", "lines") as progress:
         for number, translations in enumerate(found, start=1):

@@ -43,9 +43,12 @@ class Rows:
         row: Ids = self.tokens[begin : begin + self.lengths_P[number]]
         return row
 
-    def padded(self, numbers_B: NDArray[np.integer[Any]]) -> tuple[Tensor, Tensor]:
-        """Rows with `eos` after each, padded with more of them -> (tokens BT, which of them stand for something BT)."""
-        lengths_B = self.lengths_P[numbers_B] + 1
+    def padded(self, numbers_B: NDArray[np.integer[Any]], most: int | None = None) -> tuple[Tensor, Tensor]:
+        """Rows with `eos` after each, padded with more of them -> (tokens BT, which of them stand for something BT).
+
+        Rows that would have more than `most` tokens are cut.
+        """
+        lengths_B = np.minimum(self.lengths_P[numbers_B] + 1, most or np.iinfo(np.int64).max)
         places_T = np.arange(lengths_B.max())
         mask_BT = places_T < lengths_B[:, None]
         inside_BT = places_T < (lengths_B - 1)[:, None]
@@ -96,28 +99,33 @@ class Kept:
     @property
     def sentence(self) -> str:
         """What was left out, in words; empty if nothing was."""
-        reasons = {"with an empty side": self.empty, "too long": self.long, "of too unequal lengths": self.uneven}
-        left_out = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
-        return f"{len(self.numbers_P):,} pairs; left out: {', '.join(left_out)}" if left_out else ""
+        left_out = self.reasons
+        return f"{len(self.numbers_P):,} pairs; left out: {left_out}" if left_out else ""
+
+    @property
+    def reasons(self) -> str:
+        """How many were left out for which reason."""
+        counts = {"with an empty side": self.empty, "too long": self.long, "of too unequal lengths": self.uneven}
+        return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
 
 
 def keep_pairs(
     store: PairStore, numbers_P: NDArray[np.int64], *, max_length: int | None, max_ratio: float | None
 ) -> Kept:
-    """Leave out the pairs that nothing can be learned from, in this order of reasons."""
+    """Leave out the pairs that nothing can be learned from: empty, longer than so many tokens, of unequal lengths."""
     source_P, target_P = store.source_rows.lengths_P[numbers_P], store.target_rows.lengths_P[numbers_P]
     least_P, most_P = np.minimum(source_P, target_P), np.maximum(source_P, target_P)
     empty_P = least_P == 0
-    long_P = ~empty_P & (most_P >= max_length) if max_length else np.zeros(len(most_P), bool)  # eos comes on top
+    long_P = ~empty_P & (most_P > max_length) if max_length else np.zeros(len(most_P), bool)
     uneven_P = ~empty_P & ~long_P & (most_P > max_ratio * least_P) if max_ratio else np.zeros(len(most_P), bool)
-    kept_P = ~(empty_P | long_P | uneven_P)
-    if not kept_P.any():
+    left_out = (empty_P, long_P, uneven_P)
+    kept = Kept(numbers_P[~np.logical_or.reduce(left_out)], *(int(reason_P.sum()) for reason_P in left_out))
+    if not len(kept.numbers_P):
         raise DataError(
-            f"no pair is left of {len(numbers_P):,}: {int(empty_P.sum()):,} have an empty side, {int(long_P.sum()):,} "
-            f"are longer than {max_length}, {int(uneven_P.sum()):,} of too unequal lengths; give other pairs or wider "
-            "data.max_length and data.max_ratio."
+            f"no pair is left of {len(numbers_P):,}: {kept.reasons}; give other pairs, or wider data.max_length and "
+            "data.max_ratio."
         )
-    return Kept(numbers_P[kept_P], int(empty_P.sum()), int(long_P.sum()), int(uneven_P.sum()))
+    return kept
 
 
 class PairBatches:
@@ -190,9 +198,12 @@ def _cut(lengths_P: NDArray[np.int64], max_tokens: int) -> list[int]:
     return [*cuts, len(lengths_P)]
 
 
-def pair_batch(store: PairStore, numbers_B: NDArray[np.integer[Any]]) -> Batch:
-    """Some pairs as one batch: the decoder reads `eos` and the target, and is to predict the target and `eos`."""
-    source = Source(*store.source_rows.padded(numbers_B))
+def pair_batch(store: PairStore, numbers_B: NDArray[np.integer[Any]], most: int | None = None) -> Batch:
+    """Some pairs as one batch: the decoder reads `eos` and the target, and is to predict the target and `eos`.
+
+    Sources are cut to `most` tokens.
+    """
+    source = Source(*store.source_rows.padded(numbers_B, most))
     targets_BT, mask_BT = store.target_rows.padded(numbers_B)
     first_B1 = torch.full((len(numbers_B), 1), store.target_rows.eos)
     return Batch(torch.cat([first_B1, targets_BT[:, :-1]], 1), targets_BT, mask_BT.float(), source)

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.data.batches import to_device
 from chainrule.data.pairs import PairStore, pair_batch
 from chainrule.decoding import beam_search
 from chainrule.decoding.prompt import device_of
+from chainrule.errors import DataError
 from chainrule.evaluation.perplexity import evaluating, total
 from chainrule.evaluation.report import package_version, perplexity_of
 from chainrule.evaluation.translation import Measures, measure
@@ -74,22 +76,30 @@ def evaluate_pairs(
 ) -> PairEvaluation:
     """Measure translations of the sources of a store, and the model on its targets."""
     measures = measure(outputs, references, lowercase=lowercase, tokenizer=bleu_tokenizer)
-    forced = force(model, store, tokenizer.unk if store.target.oov else None)
-    target = store.target
+    target, unscored_P = store.target, beyond(model, store)
+    if len(unscored_P) == len(store):
+        raise DataError(
+            f"every reference is longer than the {model.window - 1} tokens that the model can write; give shorter "
+            "pairs, or train with a larger model.context"
+        )
+    forced = force(model, store, tokenizer.unk if target.oov else None)
+    scored_bytes = target.bytes - sum(len(references[0][number].encode()) + 1 for number in unscored_P.tolist())
+    unscored = f" ({len(unscored_P)} references are longer than the model can write, and not scored)"
     return PairEvaluation(
         **measures.to_dict(),
         tokens=forced.tokens,
         oov=target.oov,
-        bytes=target.bytes,
+        bytes=scored_bytes,
         cross_entropy=forced.nats / forced.tokens,
         perplexity=perplexity_of(forced.nats / forced.tokens),
         perplexity_without_oov=perplexity_of(forced.known_nats / forced.known) if forced.known else math.nan,
-        bits_per_byte=(forced.nats / math.log(2) + target.residue_bits) / target.bytes,
+        bits_per_byte=(forced.nats / math.log(2) + target.residue_bits) / scored_bytes,
         token_accuracy=forced.right / forced.tokens,
         signature=pair_signature(store, tokenizer),
         protocol=(
             f"{len(store)} sources translated by {found_by}; {forced.tokens} reference tokens, the <eos> of each line "
-            "among them, scored given their source and those before; bits per byte is of the references."
+            f"among them, scored given their source and those before{unscored if len(unscored_P) else ''}; bits per "
+            "byte is of the references."
         ),
     )
 
@@ -104,11 +114,17 @@ class Forced(NamedTuple):
     right: int
 
 
+def beyond(model: Any, store: PairStore) -> NDArray[np.int64]:
+    """The numbers of the pairs whose targets are longer than a model can write."""
+    longest = np.inf if model.window is None else model.window - 1  # `eos` comes on top
+    return np.flatnonzero(store.target_rows.lengths_P > longest)
+
+
 def force(model: Any, store: PairStore, unk: int | None) -> Forced:
-    """Score the targets of all pairs, given their sources."""
+    """Score the targets of all pairs that a model can write, given their sources as far as it can read them."""
     sums = np.zeros(5)
     with evaluating(model):
-        for batch in _ordered_batches(store, device_of(model)):
+        for batch in _ordered_batches(model, store):
             log_probs_N, targets_N, right_N = _force_batch(model, batch)
             known_N = torch.ones_like(right_N) if unk is None else targets_N != unk
             sums += [
@@ -137,24 +153,25 @@ def _force_batch(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 def scored_rows(model: Any, store: PairStore) -> Iterator[tuple[list[int], list[float]]]:
     """The target tokens of each pair, `eos` among them, with log p of each, in order."""
-    for batch in _ordered_batches(store, device_of(model)):
+    for batch in _ordered_batches(model, store):
         assert batch.weights_BT is not None
-        log_probs_BT = model.log_probs(batch.targets_BT, batch.source).cpu().double()
+        with evaluating(model):  # not around what is yielded: between two rows the caller's own mode holds
+            log_probs_BT = model.log_probs(batch.targets_BT, batch.source).cpu().double()
         for targets_T, log_probs_T, weights_T in zip(batch.targets_BT, log_probs_BT, batch.weights_BT, strict=True):
             length = int(weights_T.sum())
             yield targets_T[:length].tolist(), log_probs_T[:length].tolist()
 
 
-def _ordered_batches(store: PairStore, device: torch.device) -> Iterator[Batch]:
-    """All pairs in order, as many at once as have some thousand tokens together."""
+def _ordered_batches(model: Any, store: PairStore) -> Iterator[Batch]:
+    """The pairs that a model can write, in order, as many at once as have some thousand tokens together."""
     longest_P = np.maximum(store.source_rows.lengths_P, store.target_rows.lengths_P) + 1
-    begin = 0
-    while begin < len(store):
-        sizes_P = np.maximum.accumulate(longest_P[begin : begin + ROWS])
+    numbers_P = np.delete(np.arange(len(store)), beyond(model, store))
+    while len(numbers_P):
+        sizes_P = np.maximum.accumulate(longest_P[numbers_P[:ROWS]])
         sizes_P = sizes_P * np.arange(1, len(sizes_P) + 1)
         rows = max(1, int(np.searchsorted(sizes_P, BATCH_TOKENS, "right")))
-        yield to_device(pair_batch(store, np.arange(begin, begin + rows)), device)
-        begin += rows
+        yield to_device(pair_batch(store, numbers_P[:rows], model.window), device_of(model))
+        numbers_P = numbers_P[rows:]
 
 
 def pair_signature(store: PairStore, tokenizer: Tokenizer) -> str:

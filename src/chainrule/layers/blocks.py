@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from chainrule.errors import ConfigError
 from chainrule.layers.attention import KeyValueCache, attend
+from chainrule.layers.dropout import dropout
 from chainrule.layers.memory import Memory, attend_source
 from chainrule.layers.positions import Rotary
 
@@ -154,7 +155,7 @@ class Block(nn.Module):
         return self._drop(F.linear(self.activation(inner), *narrow))
 
     def _drop(self, inputs_ND: Tensor) -> Tensor:
-        return F.dropout(inputs_ND, self.shape.dropout) if self.training and self.shape.dropout else inputs_ND
+        return dropout(inputs_ND, self.shape.dropout) if self.training and self.shape.dropout else inputs_ND
 
     # What a source is to this block
 

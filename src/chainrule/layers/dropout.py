@@ -10,12 +10,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+def dropout(inputs: Tensor, rate: float) -> Tensor:
+    """Zero a share of the entries and scale the others up, so that the expectation stays.
+
+    On a processor drawing the mask is most of the work, so one 64-bit draw decides about four entries, each by 16 bits.
+    """
+    if inputs.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(inputs, rate)
+    draws = torch.empty((inputs.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    chance = draws.view(torch.int16)[: inputs.numel()].view(inputs.shape)  # even over -32768 … 32767
+    kept = chance >= round(rate * 2**16) - 2**15
+    return inputs * kept.to(inputs.dtype).mul_(1 / (1 - rate))
+
+
 def drop(inputs_BTD: Tensor, rate: float, *, training: bool, locked: bool = False) -> Tensor:
     """Zero a share of the units; `locked` keeps one mask for all time steps (Gal & Ghahramani, 2016)."""
     if not training or rate == 0.0:
         return inputs_BTD
     if not locked:
-        return F.dropout(inputs_BTD, rate)
+        return dropout(inputs_BTD, rate)
     mask_B1D = inputs_BTD.new_empty(inputs_BTD.shape[0], 1, inputs_BTD.shape[2]).bernoulli_(1 - rate).div_(1 - rate)
     return inputs_BTD * mask_B1D
 

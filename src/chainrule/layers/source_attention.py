@@ -5,7 +5,7 @@
 Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate", 2015 (the additive score);
 Luong et al., "Effective Approaches to Attention-based Neural Machine Translation", 2015 (dot, general, and h~).
 Legend: A sources, B batch, R rows of the decoder, T time, Q queries of one source, S source time, E width of an
-encoder's state, H width of a decoder's, X width of a key.
+encoder's state, H width of a decoder's, X width of a key, C queries of a chunk.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from chainrule.errors import ConfigError, unknown_name
+from chainrule.graphs import left_out
 from chainrule.layers.cells import tanh_backward
 from chainrule.layers.memory import regrouped
 
 CHUNK = 2**20
-"""How many sums of a query and a key the additive score holds at once."""
+"""About how many numbers the additive score holds at once: the sums of some queries with all keys."""
 
 
 class DotScore(nn.Module):
@@ -74,7 +75,7 @@ class AdditiveScore(nn.Module):
 
     def scores(self, query_AQH: Tensor, keys_ASX: Tensor, bias_A1S: Tensor | None) -> Tensor:
         """The score of every query with every key, and the bias added -> AQS."""
-        scores_AQS: Tensor = AdditiveScores.apply(self.project_query(query_AQH), keys_ASX, self.vector_X)
+        scores_AQS: Tensor = additive_scores(self.project_query(query_AQH), keys_ASX, self.vector_X)
         return scores_AQS if bias_A1S is None else scores_AQS + bias_A1S
 
 
@@ -109,6 +110,8 @@ class AdditiveScores(torch.autograd.Function):
             grad_keys_ASX += bent_ACSX.sum(1)
         return grad_query_AQX.mul_(vector_X), grad_keys_ASX.mul_(vector_X), grad_vector_X
 
+
+additive_scores = left_out(AdditiveScores.apply)
 
 SCORES: dict[str, Callable[[int, int], DotScore | AdditiveScore]] = {
     "dot": DotScore,

@@ -49,7 +49,7 @@ class Translator(nn.Module):
         read = vocabulary.source or vocabulary
         one = vocabulary.source is None and config.shared
         self.source_embedding = self.embedding if one else nn.Embedding(read.size, config.embedding)
-        for table in {self.embedding, self.source_embedding}:
+        for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in this order: same seed, same model
             nn.init.normal_(table.weight, std=config.embedding**-0.5)
         tied = config.tied and output.layer.tieable
         self.bridge = nn.Linear(width, config.embedding) if tied and width != config.embedding else None
@@ -114,15 +114,16 @@ class Translator(nn.Module):
         return torch.cat([tokens_BT.new_full((len(tokens_BT), 1), self.eos), tokens_BT[:, :-1]], 1)
 
 
-class Given:
+class Given(nn.Module):
     """A translator with its source fixed: a language model of the target, for whatever works on those.
 
-    `rows` many starts are those of the source's first rows.
+    So many starts are those of the source's first rows.
     """
 
     def __init__(self, model: Any, source: Source) -> None:
+        super().__init__()
         self.model, self.source = model, source
-        self.step, self.select = model.step, model.select
+        self.step, self.prefill, self.select = model.step, model.prefill, model.select
         self.vocab_size, self.eos = model.vocab_size, model.eos
 
     def start(self, batch: int) -> State:

@@ -13,11 +13,17 @@ if TYPE_CHECKING:
     from chainrule.comparison import Row
 
 HEADINGS = ("model", "parameters", "seconds", "memory", "perplexity", "bits/byte", "train t/s", "generate t/s")
+OF_TRANSLATORS = ("BLEU", "exact match")
+
+
+def headings(rows: Sequence[Row]) -> tuple[str, ...]:
+    """What the columns are called; translators have two more."""
+    return HEADINGS + OF_TRANSLATORS * any(row.bleu is not None for row in rows)
 
 
 def cells(row: Row) -> tuple[str, ...]:
     """What is shown of a row."""
-    return (
+    shown = (
         row.model,
         f"{row.parameters:,}",
         f"{row.train_seconds:.0f}",
@@ -27,6 +33,7 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.train_tokens_per_second:,.0f}",
         f"{row.generate_tokens_per_second:,.0f}",
     )
+    return shown if row.bleu is None else (*shown, f"{row.bleu:.2f}", f"{row.exact_match:.1%}")
 
 
 def bits(row: Row) -> str:
@@ -37,7 +44,7 @@ def bits(row: Row) -> str:
 def show(rows: Sequence[Row], title: str = "") -> None:
     """Print the leaderboard, as wide as it needs to be where nobody has set a width."""
     drawn = Table(title=title or None, header_style="bold", padding=(0, 0, 0, 1))
-    for number, heading in enumerate(HEADINGS):
+    for number, heading in enumerate(headings(rows)):
         drawn.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
     for row in rows:
         drawn.add_row(*cells(row))
@@ -49,5 +56,6 @@ def show(rows: Sequence[Row], title: str = "") -> None:
 
 def markdown(rows: Sequence[Row]) -> str:
     """The leaderboard for a page."""
-    lines = [HEADINGS, ("---", *("---:" for _ in HEADINGS[1:])), *map(cells, rows)]
+    names = headings(rows)
+    lines = [names, ("---", *("---:" for _ in names[1:])), *map(cells, rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

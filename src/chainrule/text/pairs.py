@@ -59,12 +59,13 @@ def _side(path: Path, side: int, fields: tuple[str, str]) -> TextSource:
 
 
 def _column(path: Path, side: int, column: Callable[[str, bytes, int], bytes]) -> Iterator[bytes]:
-    lines = lines_of(file_chunks(path))
+    lines, skips = lines_of(file_chunks(path)), kind_of(path) != TAB_SUFFIX  # blank lines between JSON records
     ahead = next(lines)
     for number, line in enumerate(lines, start=1):
-        yield column(f"{path}, line {number}", ahead, side)
+        if not (skips and not ahead.strip()):
+            yield column(f"{path}, line {number}", ahead, side)
         ahead = line
-    if ahead:  # the last line lacks its newline
+    if ahead.strip() if skips else ahead:  # the last line lacks its newline
         yield column(f"{path}, last line", ahead, side)
 
 
@@ -84,17 +85,18 @@ def _json_field(fields: tuple[str, str]) -> Callable[[str, bytes, int], bytes]:
 
 
 def prefixed(pairs: Pairs, prefix: str) -> Pairs:
-    """The pairs with some words before every source."""
+    """The pairs with some words before every source; one that is empty stays empty."""
     before = prefix.encode()
 
     def chunks() -> Iterator[bytes]:
         inside = False
         for block in pairs.source.blocks():
             *lines, rest = block.data.split(b"\n")
-            parts = [b"" if number == 0 and inside else before for number in range(len(lines) + bool(rest))]
             whole = [*lines, rest] if rest else lines
+            begun = [number == 0 and inside for number in range(len(whole))]
             inside = bool(rest)
-            yield b"\n".join(part + line for part, line in zip(parts, whole, strict=True)) + b"\n" * (not rest)
+            parts = [before + line if line and not part else line for line, part in zip(whole, begun, strict=True)]
+            yield b"\n".join(parts) + b"\n" * (not rest)
 
     return Pairs(Texts([TextSource(pairs.source.name, chunks)]), pairs.target)
 
@@ -111,7 +113,9 @@ def _line_chunks(texts: Texts, begin: int, end: int | None) -> Callable[[], Iter
     def chunks() -> Iterator[bytes]:
         number = 0
         for piece in texts.pieces():
-            if number >= begin and (end is None or number < end):
+            if number == end:
+                return
+            if number >= begin:
                 yield piece.text + b"\n" * piece.ends_line
             number += piece.ends_line
 

@@ -205,7 +205,9 @@ class Trainer:
         if s.step % self.config.log_steps == 0 and self.processes.leads:
             mean, lr = s.window_loss / s.window_count, self.optimizers[0].param_groups[0]["lr"]
             s.window_loss, s.window_count = 0.0, 0
-            self._log({"step": s.step, "tokens": s.tokens, "seconds": round(s.seconds, 3), "loss": mean, "lr": lr})
+            figures = getattr(self.objective, "figures", {})  # what an objective measures beside its loss
+            told = {"step": s.step, "tokens": s.tokens, "seconds": round(s.seconds, 3), "loss": mean, "lr": lr}
+            self._log({**told, **figures})
             left = s.seconds / used * (1 - used) if used else math.inf
             self.hooks.show(Update(s, used, mean, lr, left))
 

@@ -1,0 +1,184 @@
+"""A translator small enough that everything it can say is written down, and sums over all of that.
+
+Legend: A sources there are, B batch, T time, V vocabulary, Y sequences there are, K draws.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chainrule.objectives.rollout import Drawn, drawn_from
+from chainrule.types import Batch, Outputs, Source, select_rows
+
+EOS = 0
+
+
+class TablePrefix(NamedTuple):
+    source_B: Tensor
+    place_B: Tensor
+
+
+class TableOutput(nn.Module):
+    """Features that are scores already."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def log_probs(self, scores_NV: Tensor) -> Tensor:
+        return scores_NV.log_softmax(-1)
+
+    def log_prob(self, scores_NV: Tensor, targets_N: Tensor) -> Tensor:
+        return self.log_probs(scores_NV).gather(1, targets_N[:, None])[:, 0]
+
+    def loss(self, scores_NV: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
+        return -(self.log_prob(scores_NV, targets_N) * (1 if weights_N is None else weights_N)).sum()
+
+
+class TableTranslator(nn.Module):
+    """Scores of the next word are a parameter for each source, place and word before it: ATVV.
+
+    A source is told by its first token.
+    """
+
+    def __init__(self, sources: int = 2, places: int = 3, size: int = 3, seed: int = 0) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(seed)
+        shape = (sources, places, size, size)
+        self.scores_ATVV = nn.Parameter(torch.randn(shape, generator=random, dtype=torch.float64))
+        self.output, self.eos, self.window = TableOutput(size), EOS, places
+        self.rows_stepped = 0
+
+    def start(self, source: Source) -> TablePrefix:
+        return TablePrefix(source.tokens_BS[:, 0], torch.zeros_like(source.tokens_BS[:, 0]))
+
+    def step(self, state: TablePrefix, token_B: Tensor) -> tuple[Tensor, TablePrefix]:
+        self.rows_stepped += len(token_B)
+        scores_BV = self.scores_ATVV[state.source_B, state.place_B, token_B]
+        return scores_BV.log_softmax(1), TablePrefix(state.source_B, state.place_B + 1)
+
+    def select(self, state: TablePrefix, rows_K: Tensor) -> TablePrefix:
+        chosen: TablePrefix = select_rows(state, rows_K)
+        return chosen
+
+    def forward(self, batch: Batch, state: Any = None) -> Outputs:
+        assert batch.source is not None
+        place_1T = torch.arange(batch.inputs_BT.shape[1])[None]
+        return Outputs(self.scores_ATVV[batch.source.tokens_BS[:, :1], place_1T, batch.inputs_BT], None)
+
+
+def table_batch(references: list[list[int]], sources: list[int] | None = None) -> Batch:
+    """Sources by their number (0, 1, … if none are given), and references without `eos`."""
+    sources = list(range(len(references))) if sources is None else sources
+    T = max(map(len, references)) + 1
+    targets_BT = torch.tensor([row + [EOS] * (T - len(row)) for row in references])
+    weights_BT = (torch.arange(T) <= torch.tensor([len(row) for row in references])[:, None]).float()
+    inputs_BT = torch.cat([torch.full((len(references), 1), EOS), targets_BT[:, :-1]], 1)
+    tokens_BS = torch.tensor(sources)[:, None]
+    return Batch(inputs_BT, targets_BT, weights_BT, Source(tokens_BS, torch.ones_like(tokens_BS, dtype=torch.bool)))
+
+
+def everything(size: int, limit: int) -> list[tuple[int, ...]]:
+    """All there is to say in so many tokens: sequences that end with `eos`, and those cut at the limit."""
+    words = range(1, size)
+    ended = [(*row, EOS) for T in range(limit) for row in itertools.product(words, repeat=T)]
+    return [*ended, *itertools.product(words, repeat=limit)]
+
+
+def as_drawn(rows: list[tuple[int, ...]]) -> Drawn:
+    T = max(map(len, rows))
+    return drawn_from(torch.tensor([[*row, *[EOS] * (T - len(row))] for row in rows]), EOS)
+
+
+def sequence_log_probs(model: Any, source: Source, rows: list[tuple[int, ...]]) -> Tensor:
+    """log p(y | x) of each sequence for a source of one row, a token at a time -> Y."""
+    return torch.stack([_log_prob(model, source, row) for row in rows])
+
+
+def _log_prob(model: Any, source: Source, row: tuple[int, ...]) -> Tensor:
+    if hasattr(model, "log_probs") and torch.is_grad_enabled():  # steps of a network have no gradient
+        scored: Tensor = model.log_probs(torch.tensor([row]), source).sum()
+        return scored
+    state, before, total = model.start(source), EOS, torch.zeros(())
+    for token in row:
+        log_probs_1V, state = model.step(state, torch.tensor([before]))
+        total, before = total + log_probs_1V[0, token], token
+    return total
+
+
+def some_reward(rows: list[list[int]], references: list[list[int]]) -> np.ndarray[Any, Any]:
+    """Some number from 0 to 1 that depends on the whole row and on its reference."""
+    numbers = [
+        sum((place + 1) * token for place, token in enumerate([*row, *reference, 7]))
+        for row, reference in zip(rows, references, strict=True)
+    ]
+    return np.array([number * 37 % 101 / 100 for number in numbers])
+
+
+def rewards_of(rows: list[tuple[int, ...]], reference: list[int]) -> Tensor:
+    """`some_reward` of each sequence -> Y."""
+    bare = [[token for token in row if token != EOS] for row in rows]
+    return torch.tensor(some_reward(bare, [reference] * len(rows)))
+
+
+def drawing(made: Any, rows: list[tuple[int, ...]]) -> Any:
+    """An objective whose draws are always these rows."""
+    made.draw = lambda model, batch, source, **how: as_drawn(rows)
+    return made
+
+
+def one_row(source: Source | None, number: int = 0) -> Source:
+    """A row of a source, as a source."""
+    assert source is not None
+    return Source(*(part[number : number + 1] for part in source))
+
+
+def gradients(total: Tensor, model: nn.Module) -> list[Tensor]:
+    """Of a scalar for each parameter of a model; zeros where it has none."""
+    parameters = list(model.parameters())
+    found = torch.autograd.grad(total, parameters, allow_unused=True, retain_graph=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+
+
+def summed(terms: Iterator[list[Tensor]]) -> list[Tensor]:
+    """Gradients added up."""
+    return [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
+
+
+def assert_close(ours: list[Tensor], expected: list[Tensor], rtol: float = 1e-6) -> None:
+    """Equal to a share of the largest entry of all."""
+    largest = max(float(one.abs().max()) for one in expected)
+    assert largest > 0
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=rtol * largest)
+
+
+def chi_square(counts_Y: Tensor, chances_Y: Tensor) -> float:
+    """Σ (seen - expected)² / expected, in standard deviations above its mean; what is rare is taken together."""
+    expected_Y = chances_Y.double() / chances_Y.double().sum() * counts_Y.sum()
+    rare_Y = expected_Y < 5
+    seen_Y, expected_Y = (torch.cat([one[~rare_Y], one[rare_Y].sum()[None]]) for one in (counts_Y, expected_Y))
+    possible_Y = expected_Y > 0
+    assert seen_Y[~possible_Y].sum() == 0
+    statistic, freedom = float(((seen_Y - expected_Y) ** 2 / expected_Y)[possible_Y].sum()), int(possible_Y.sum()) - 1
+    return (statistic - freedom) / (2 * freedom) ** 0.5
+
+
+@torch.no_grad()
+def expected_reward(model: TableTranslator, references: list[list[int]]) -> float:
+    """Σ_y p(y | x) r(y), averaged over the sources 0, 1, … with these references."""
+    rows = everything(model.output.size, model.window)
+    sources = [
+        Source(torch.tensor([[number]]), torch.ones(1, 1, dtype=torch.bool)) for number in range(len(references))
+    ]
+    pairs = zip(sources, references, strict=True)
+    rewards = [
+        sequence_log_probs(model, source, rows).exp() @ rewards_of(rows, reference) for source, reference in pairs
+    ]
+    return float(sum(rewards)) / len(rewards)

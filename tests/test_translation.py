@@ -1,0 +1,500 @@
+"""A trained translator in use: lines to translations in order, their scores, where it looked, and what it cannot do.
+
+Legend: B batch, T time, S source time.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import chainrule as cr
+from builders import letter_pairs, write_pairs
+from chainrule.api import load_translator
+from chainrule.distilling import distill
+from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
+from chainrule.evaluation.pairs import source_of
+from chainrule.translating import FIRST_WINDOW
+from chainrule.translator_run import TranslatorRun
+
+CONTEXT = 24
+SMALL: dict[str, Any] = {
+    "embedding": 16,
+    "heads": 2,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "feedforward": 32,
+    "context": CONTEXT,
+    "dropout": 0.0,
+}
+TRAINING: dict[str, Any] = {"max_tokens": 128, "optimizer": "adamw", "lr": 0.02, "validations": 1}
+WORDS = ["the cat sat .", "a dog ran (far)", "the dog sat , far", "a cat ran .", "the cat ran", "a dog sat ."] * 4
+LINES = ["ab", "", "dcba", "a", "   ", "bbbbb", "c", "abcd", "dd", "", "cab", "d", "ba"]  # more than a first window
+
+
+def train(paths: tuple[Path, ...], out: Path, *, steps: int, **options: Any) -> TranslatorRun:
+    options = {"model": "seq2seq-transformer", "tokenizer": "char", **options}
+    shape = SMALL if options["model"] == "seq2seq-transformer" else {"embedding": 8, "hidden": 8}
+    run = cr.train(
+        *paths, out=out, steps=steps, device="cpu", settings={"model": shape, "training": TRAINING}, **options
+    )
+    assert isinstance(run, TranslatorRun)
+    return run
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("translation")
+    write_pairs(folder, letter_pairs(300, longest=5), "train")
+    write_pairs(folder, letter_pairs(30, seed=5), "test")
+    write_pairs(folder, [(line, line) for line in WORDS], "words")
+    (folder / "text.txt").write_text("some text\nof some lines\n" * 20)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> TranslatorRun:
+    """A translator of letters that has learned a good deal."""
+    return train((place / "train.src", place / "train.tgt"), place / "run", steps=120)
+
+
+@pytest.fixture(scope="module")
+def word_run(place: Path) -> TranslatorRun:
+    """A translator of words that knows nothing but their names."""
+    run = train((place / "words.src", place / "words.tgt"), place / "word-run", steps=1, tokenizer="word")
+    return run
+
+
+@pytest.fixture(scope="module")
+def rnn_run(place: Path) -> TranslatorRun:
+    """One without attention, hardly trained."""
+    options: dict[str, Any] = {"model": "seq2seq-rnn", "reversed_source": False}
+    return train((place / "train.src", place / "train.tgt"), place / "rnn", steps=1, **options)
+
+
+@pytest.fixture(scope="module")
+def language_model(place: Path) -> cr.Run:
+    return cr.train(place / "text.txt", model="ngram", order=2, tokenizer="char", out=place / "ngram")
+
+
+def texts(found: Iterator[list[Any]]) -> list[str]:
+    return [best.text for best, *_ in found]
+
+
+def forced(run: TranslatorRun, line: str, tokens: list[int]) -> list[float]:
+    """log p of some target tokens given a line, by the model itself."""
+    source = source_of([run.source_tokenizer.encode(line)], run.source_tokenizer.eos)
+    with torch.no_grad():
+        found: list[float] = run.model.log_probs(torch.tensor([tokens]), source)[0].tolist()
+    return found
+
+
+# Lines in, lines out
+
+
+def test_what_is_trained_on_pairs_translates(run: TranslatorRun, place: Path) -> None:
+    assert isinstance(cr.load(place / "run"), TranslatorRun)
+    assert run.result["steps"] == 120
+    pairs = letter_pairs(30, seed=5)
+    right = sum(run.translate(source) == target for source, target in pairs)
+    assert right > 3  # of chance: hardly one, and that of one letter
+
+
+def test_order_is_kept_and_empty_lines_stay_empty(run: TranslatorRun) -> None:
+    together = texts(run.translate_lines(LINES))
+    assert together == [run.translate(line) for line in LINES]
+    assert [number for number, text in enumerate(together) if not text] == [1, 4, 9]
+    assert texts(run.translate_lines(LINES, batch_size=2, num_beams=3)) == [
+        run.translate(line, num_beams=3) for line in LINES
+    ]
+    assert texts(run.translate_lines([])) == []
+
+
+def test_the_first_translations_come_before_the_last_lines_are_read(run: TranslatorRun) -> None:
+    read: list[int] = []
+
+    def lines() -> Iterator[str]:
+        for number in range(100):
+            read.append(number)
+            yield "ab"
+
+    found = run.translate_lines(lines(), num_beams=1)
+    assert not read
+    next(found)
+    assert len(read) == FIRST_WINDOW
+    for _ in range(FIRST_WINDOW):
+        next(found)
+    assert len(read) == 3 * FIRST_WINDOW  # windows double
+    assert len(list(found)) == 100 - FIRST_WINDOW - 1
+
+
+def test_the_n_best_are_ranked_by_their_scores(run: TranslatorRun) -> None:
+    ((first, *others),) = run.translate_lines(["abc"], num_beams=4, num_return_sequences=4, length_penalty=0.5)
+    found = [first, *others]
+    assert len({one.text for one in found}) == len(found) == 4
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    for one in found:
+        tokens = [*run.tokenizer.encode(one.text), run.tokenizer.eos]
+        assert one.tokens == len(tokens)
+        assert one.log_prob == pytest.approx(sum(forced(run, "abc", tokens)), abs=1e-4)
+        assert one.score == pytest.approx(one.log_prob / len(tokens) ** 0.5, abs=1e-4)
+
+
+def test_every_translation_begins_with_the_prefix(run: TranslatorRun) -> None:
+    for best, *_ in run.translate_lines(["abc", "d", "abcd"], prefix="DA"):
+        assert best.text.startswith("DA")
+    ((best,),) = run.translate_lines(["abc"], prefix="DA")
+    tokens = [*run.tokenizer.encode(best.text), run.tokenizer.eos]
+    assert best.log_prob == pytest.approx(sum(forced(run, "abc", tokens)[2:]), abs=1e-4)  # of what was not given
+    unprefixed = run.translate("abc")
+    assert run.translate("abc", prefix=unprefixed[:1]) == unprefixed
+
+
+def test_a_translation_has_no_more_tokens_than_asked_for(run: TranslatorRun) -> None:
+    ((best,),) = run.translate_lines(["abcd"], max_new_tokens=2)
+    assert best.tokens == 2
+    assert len(run.translate("abcd", max_new_tokens=1, prefix="A" * 22)) <= 23  # all the model can write
+    with pytest.raises(ConfigError) as error:
+        run.translate("abcd", prefix="A" * 23)
+    assert str(error.value) == "the prefix has 23 tokens, but the model writes at most 23; give a shorter prefix"
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("max_new_tokens", "max_new_tokens is 0, but at least 1 token must be asked for."),
+        ("batch_size", "batch_size is 0, but at least 1 line must be translated at a time."),
+        ("num_beams", "the beam has 0 places, but at least 1 is needed."),
+        (
+            "num_return_sequences",
+            "num_return_sequences is 0, but a beam of 5 can give 1 to 5; widen the beam for more.",
+        ),
+    ],
+)
+def test_nothing_of_something_is_refused(option: str, sentence: str, run: TranslatorRun) -> None:
+    with pytest.raises(ConfigError) as error:
+        run.translate("ab", **{option: 0})
+    assert str(error.value) == sentence
+
+
+# Several runs together
+
+
+def test_a_run_together_with_itself_is_the_run(run: TranslatorRun) -> None:
+    alone = [best for best, *_ in run.translate_lines(LINES)]
+    both = [best for best, *_ in run.translate_lines(LINES, together=[run])]
+    assert [one.text for one in both] == [one.text for one in alone]
+    assert [one.log_prob for one in both] == pytest.approx([one.log_prob for one in alone], abs=1e-4)
+
+
+def test_runs_of_other_tokens_cannot_translate_together(run: TranslatorRun, word_run: TranslatorRun) -> None:
+    with pytest.raises(ConfigError) as error:
+        next(run.translate_lines(["ab"], together=[word_run]))
+    assert str(error.value) == (
+        f"{run.folder.path} and {word_run.folder.path} write different tokens, so they cannot translate together; "
+        "train them with one tokenizer (--tokenizer FOLDER)"
+    )
+
+
+# Where it looked
+
+
+def test_attention_is_told_for_every_piece(run: TranslatorRun) -> None:
+    ((best,), (empty,)) = run.translate_lines(["abca", ""], attention=True)
+    assert empty.looked is None
+    assert best.looked is not None
+    assert best.looked.source == ["a", "b", "c", "a", "<eos>"]
+    assert best.looked.target == [*best.text, "<eos>"]
+    weights_TS = torch.tensor(best.looked.weights)
+    assert weights_TS.shape == (len(best.text) + 1, 5)
+    torch.testing.assert_close(weights_TS.sum(1), torch.ones(len(weights_TS)))
+    tokens_BT = torch.tensor([[*run.tokenizer.encode(best.text), run.tokenizer.eos]])
+    source = source_of([run.tokenizer.encode("abca")], run.tokenizer.eos)
+    with torch.no_grad():
+        torch.testing.assert_close(weights_TS, run.model.attention(tokens_BT, source)[0])
+    assert next(run.translate_lines(["abca"]))[0].looked is None  # unless it is asked for
+
+
+def test_an_unknown_word_is_copied_from_where_the_model_looked(word_run: TranslatorRun) -> None:
+    line, unk = "the zebra sat , far", word_run.tokenizer.unk
+    assert unk in word_run.tokenizer.encode(line)
+    options: dict[str, Any] = {"prefix": "a gnu ran", "max_new_tokens": 1, "attention": True}
+    ((best,),) = word_run.translate_lines([line], **options)
+    assert best.looked is not None
+    assert best.looked.source == [*line.split(), "<eos>"]  # the very words, not <unk>
+    weights = best.looked.weights[1][:-1]
+    copied = line.split()[weights.index(max(weights))]
+    assert best.text.split()[:3] == ["a", copied, "ran"]
+    assert word_run.translate(line, **options, copy_unknown=False).startswith("a <unk> ran")
+
+
+def test_words_are_copied_without_their_marks(place: Path) -> None:
+    folder = place / "unicode"
+    settings = {"model": SMALL, "training": TRAINING, "tokenizer": {"split": "unicode"}}
+    run = cr.train(
+        *(place / "words.src", place / "words.tgt"),
+        model="seq2seq-transformer",
+        tokenizer="word",
+        steps=1,
+        out=folder,
+        settings=settings,
+    )
+    assert isinstance(run, TranslatorRun)
+    line = "a (zebra) sat."
+    tokens = run.encode_source(line)
+    assert run.source_tokenizer.piece(tokens[1]) == "␣("
+    assert run.source_pieces(line, tokens) == ["a", "(", "zebra", ")", "sat", "."]
+
+
+def test_what_has_no_attention_says_so(rnn_run: TranslatorRun) -> None:
+    with pytest.raises(ConfigError) as error:
+        rnn_run.translate("ab", attention=True)
+    assert str(error.value) == (
+        f"{rnn_run.folder.path} is a seq2seq-rnn, which has no attention to show; leave --attention out"
+    )
+    assert rnn_run.translate("ab", prefix="x", max_new_tokens=1).startswith("<unk>")  # it cannot copy
+
+
+# Long lines
+
+
+def test_a_line_beyond_the_context_is_cut_with_a_warning(run: TranslatorRun) -> None:
+    long = "abcd" * 10
+    with pytest.warns(UserWarning, match="the rest of it is left out") as told:
+        found = texts(run.translate_lines(["a", "", long, "b"], num_beams=2))
+    assert [str(one.message) for one in told] == [
+        "line 3 has 40 tokens, but the model reads 23: the rest of it is left out of the translation"
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert found[2] == run.translate(long[: CONTEXT - 1], num_beams=2)  # which is read whole
+
+
+def test_a_line_of_a_hundred_thousand_characters_is_translated(run: TranslatorRun) -> None:
+    with pytest.warns(UserWarning, match="line 2 has 100000 tokens, but the model reads 23"):
+        found = texts(run.translate_lines(["a", "ab" * 50_000, "b"], num_beams=2))
+    assert found[0] == run.translate("a", num_beams=2)
+    assert found[2] == run.translate("b", num_beams=2)
+    assert 0 < len(found[1]) < CONTEXT
+
+
+def test_the_recurrent_ones_read_lines_of_any_length(rnn_run: TranslatorRun) -> None:
+    long, options = "ab" * 1000, {"max_new_tokens": 3, "num_beams": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (whole,), (other,) = rnn_run.translate_lines([long + "c", long + "d"], **options)
+    assert whole.log_prob != other.log_prob  # to its very end
+
+
+# Scores and measures
+
+
+def test_scores_of_pairs_are_the_log_probs_of_the_model(run: TranslatorRun, tmp_path: Path) -> None:
+    pairs = [("ab", "BA"), ("abcd", ""), ("", "A"), ("d", "D"), ("ab", "AB")]
+    found = list(run.score_pairs(write_pairs(tmp_path, pairs)))
+    for one, (source, target) in zip(found, pairs, strict=True):
+        expected = forced(run, source, [*run.tokenizer.encode(target), run.tokenizer.eos])
+        assert one.log_probs == pytest.approx(expected, abs=1e-4)
+        assert one.log_prob == pytest.approx(sum(expected), abs=1e-4)
+        assert one.pieces == [*target, "<eos>"]
+        assert one.tokens == len(target) + 1
+
+
+def test_pairs_too_long_to_be_scored_are_told(run: TranslatorRun, tmp_path: Path) -> None:
+    paths = write_pairs(tmp_path, [("a", "A"), ("a" * 30, "A")])
+    with pytest.warns(UserWarning, match="line 2 has 30 tokens, but the model reads 23"):
+        found = list(run.score_pairs(paths))
+    assert found[1].log_probs == pytest.approx(
+        forced(run, "a" * 23, [*run.tokenizer.encode("A"), run.tokenizer.eos]), abs=1e-4
+    )
+    paths = write_pairs(tmp_path, [("a", "A"), ("b", "B" * 24)])
+    with pytest.raises(DataError) as error:
+        list(run.score_pairs(paths))
+    assert str(error.value) == (
+        f"line 2 of {paths[1]} has 24 tokens, but the model writes at most 23; leave the pair out, or train with a "
+        "larger model.context"
+    )
+
+
+def test_an_evaluation_measures_the_translations(run: TranslatorRun, place: Path) -> None:
+    paths = [place / "test.src", place / "test.tgt"]
+    measured = run.evaluate(paths, num_beams=2)
+    references = paths[1].read_text().splitlines()
+    outputs = run.outputs_of(paths, num_beams=2)
+    assert outputs == texts(run.translate_lines(paths[0].read_text().splitlines(), num_beams=2))
+    equal = [output == reference for output, reference in zip(outputs, references, strict=True)]
+    assert measured.exact_match == pytest.approx(sum(equal) / 30)
+    assert measured == run.evaluate(paths, num_beams=2, outputs=outputs)
+    scores = list(run.score_pairs(paths))
+    assert measured.tokens == sum(one.tokens for one in scores)
+    assert measured.cross_entropy == pytest.approx(-sum(one.log_prob for one in scores) / measured.tokens, rel=1e-5)
+    assert "translated by beam search, 2 beams, length penalty 1;" in measured.protocol
+    keys = {"tokens", "oov", "bytes", "cross_entropy", "perplexity", "perplexity_without_oov", "bits_per_byte"}
+    keys |= {"signature", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact_match", "token_accuracy"}
+    assert keys <= set(json.loads(json.dumps(measured.to_dict())))
+    second = place / "second.tgt"
+    second.write_text("".join(output + "\n" for output in outputs))
+    assert run.evaluate(paths, num_beams=2, references=[second]).exact_match == 1
+    folded = run.evaluate(paths, outputs=[output.lower() for output in outputs], lowercase=True)
+    assert folded.exact_match == measured.exact_match
+
+
+def test_two_runs_are_compared_pair_by_pair(run: TranslatorRun, place: Path) -> None:
+    paths = [place / "test.src", place / "test.tgt"]
+    references = paths[1].read_text().splitlines()
+    outputs = run.outputs_of(paths, num_beams=1)
+    better = run.compare_with(paths, (outputs, references), metric="chrf")
+    assert better.b == pytest.approx(100)
+    assert better.difference == pytest.approx(100 - better.a)
+    assert better.p_value < 0.05
+    assert run.compare_with(paths, (outputs, outputs), metric="chrf").difference == 0
+
+
+# Distillation
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".jsonl"])
+def test_a_teacher_writes_its_translations_as_pairs(
+    suffix: str, run: TranslatorRun, place: Path, tmp_path: Path
+) -> None:
+    out, told = tmp_path / "new" / f"pairs{suffix}", []
+    data = [place / "test.src", place / "test.tgt"]
+    count = distill(run, data, out, num_beams=2, progress=lambda done, whole: told.append((done, whole)))
+    sources = data[0].read_text().splitlines()
+    outputs = run.outputs_of(data, num_beams=2)
+    rows = out.read_text().splitlines()
+    if suffix == ".tsv":
+        assert rows == [f"{source}\t{output}" for source, output in zip(sources, outputs, strict=True)]
+    else:
+        pairs = zip(sources, outputs, strict=True)
+        assert [json.loads(row) for row in rows] == [{"source": source, "target": output} for source, output in pairs]
+    assert count == 30
+    assert told == [(done, 30) for done in range(1, 31)]
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+    again = distill(run, [data[0]], tmp_path / f"alone{suffix}", num_beams=2)  # a text by itself
+    assert again == 30
+    assert (tmp_path / f"alone{suffix}").read_text() == out.read_text()
+    with pytest.raises(ConfigError) as error:
+        distill(run, data, out)
+    assert str(error.value) == f"{out} is there already; delete it, or choose another --out"
+
+
+def test_a_distillation_goes_on_after_the_last_whole_line(
+    run: TranslatorRun, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, data = tmp_path / "pairs.tsv", [place / "test.src"]
+    distill(run, data, out, num_beams=2)
+    whole = out.read_text()
+    kept = "".join(line + "\n" for line in whole.splitlines()[:17])
+    (tmp_path / "pairs.tsv.partial").write_text(kept + "half of a li")
+    out.unlink()
+    translated: list[str] = []
+    spied = TranslatorRun.translate_lines
+
+    def spy(self: TranslatorRun, lines: Iterator[str], **search: Any) -> Any:
+        def told() -> Iterator[str]:
+            for line in lines:
+                translated.append(line)
+                yield line
+
+        return spied(self, told(), **search)
+
+    monkeypatch.setattr(TranslatorRun, "translate_lines", spy)
+    assert distill(run, data, out, num_beams=2) == 30
+    assert out.read_text() == whole
+    assert translated == data[0].read_text().splitlines()[17:]
+    assert not (tmp_path / "pairs.tsv.partial").exists()
+
+
+def test_pairs_are_written_to_files_that_hold_pairs(run: TranslatorRun, place: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        distill(run, [place / "test.src"], tmp_path / "pairs.txt")
+    assert str(error.value) == (
+        f"--out is {tmp_path / 'pairs.txt'}, but pairs are written to a .tsv or .jsonl file; give such a name"
+    )
+
+
+# What cannot be done
+
+
+def sentence(call: Any, *arguments: Any, **options: Any) -> str:
+    """What a call says that must fail, at the latest when its first result is asked for."""
+    with pytest.raises(ChainruleError) as error:
+        _first(call(*arguments, **options))
+    return str(error.value)
+
+
+def _first(result: Any) -> Any:
+    return next(result) if isinstance(result, Iterator) else result
+
+
+def test_a_run_that_is_no_translator_says_so(language_model: cr.Run) -> None:
+    with pytest.raises(RunError) as error:
+        load_translator(language_model.folder.path)
+    assert str(error.value) == (
+        f"{language_model.folder.path} is a ngram, which is no translator; train one with: chainrule train SOURCE "
+        "TARGET --model seq2seq-transformer, or use chainrule generate"
+    )
+
+
+@pytest.mark.parametrize("verb", ["generate", "stream", "score", "score_text", "compress", "open"])
+def test_a_translator_does_not_continue_texts(verb: str, run: TranslatorRun) -> None:
+    assert sentence(getattr(run, verb), "ab") == (
+        f"{run.folder.path} is a seq2seq-transformer, which translates and does not continue a text; use "
+        "chainrule translate, or a language model"
+    )
+
+
+def test_a_language_model_reads_no_pairs(place: Path, language_model: cr.Run, tmp_path: Path) -> None:
+    for name, lines in (("p.en", "a\n"), ("p.de", "b\n"), ("p.tsv", "a\tb\n")):
+        (tmp_path / name).write_text(lines)
+    for paths in ([tmp_path / "p.en", tmp_path / "p.de"], [tmp_path / "p.tsv"]):
+        told = (
+            f"{' and '.join(map(str, paths))} look like pairs, but {{}} is a language model and reads one text; choose "
+            "a translator (--model seq2seq-attention), or give one side, or both joined in one .txt file"
+        )
+        assert sentence(cr.train, *paths, model="lstm", out=tmp_path / "run") == told.format("lstm")
+        assert sentence(language_model.evaluate, paths) == told.format("ngram")
+    assert not (tmp_path / "run").exists()
+    assert language_model.evaluate([tmp_path / "p.en"]).tokens == 2  # one side is a text like others
+
+
+def test_a_translator_reads_no_single_text(place: Path, run: TranslatorRun, tmp_path: Path) -> None:
+    told = (
+        "got 1 file(s) for pairs of lines: expected two, source then target, or one .tsv or .jsonl with both; "
+        "name them."
+    )
+    assert sentence(cr.train, place / "text.txt", model="seq2seq-rnn", out=tmp_path / "run") == told
+    assert sentence(run.evaluate, place / "text.txt") == told
+    assert sentence(run.score_pairs, place / "text.txt") == told
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_of_unequal_length_are_refused_everywhere(place: Path, run: TranslatorRun, tmp_path: Path) -> None:
+    shorter = tmp_path / "shorter.tgt"
+    shorter.write_text("A\nB\n")
+    paths = [place / "test.src", shorter]
+    told = (
+        f"{paths[0]} has 30 lines and {paths[1]} has 2: line 3 of {paths[0]} has no partner; pairs are lines of equal "
+        "number, give files that match line by line."
+    )
+    assert sentence(cr.train, *paths, model="seq2seq-rnn", tokenizer="char", out=tmp_path / "run") == told
+    assert sentence(run.evaluate, paths) == told
+    assert sentence(run.score_pairs, paths) == told
+    assert not (tmp_path / "run").exists()
+
+
+def test_empty_files_are_refused(place: Path, run: TranslatorRun, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.tgt"
+    empty.write_text("")
+    told = f"{empty} is empty: expected text; give a file with at least one line."
+    assert sentence(cr.train, place / "test.src", empty, model="seq2seq-rnn", out=tmp_path / "run") == told
+    assert sentence(run.evaluate, [place / "test.src", empty]) == told
+    assert sentence(distill, run, [empty], tmp_path / "pairs.tsv") == told
+    assert not list(tmp_path.glob("pairs.tsv*"))
