@@ -35,6 +35,8 @@ VERBS = (
     "eval",
     "score",
     "generate",
+    "translate",
+    "distill",
     "compare",
     "mix",
     "compress",

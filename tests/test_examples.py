@@ -77,6 +77,22 @@ def test_count_and_mix(capsys: pytest.CaptureFixture[str]) -> None:
     assert numbers(r"(\d+) bytes of ARPA", out) == [Path("trigram.arpa").stat().st_size]
 
 
+def test_translate_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("translate_numbers", capsys)
+    (right,) = numbers(r"exact match (\d+)%", out)
+    assert right >= 60
+    translated = dict(re.findall(r"^'(.*)' -> '(.*)', then", out, re.MULTILINE))
+    assert list(translated) == ["二百零七", "1987年3月3日", "", "下午三点半"]
+    assert translated[""] == ""
+    assert sum(translated[phrase] == meant for phrase, meant in MEANT.items()) >= 2
+    looked = [line.split("\t") for line in out.splitlines() if "\t" in line]
+    assert "".join(piece for piece, _ in looked[:-1]) == translated["1987年3月3日"]
+    assert {place for _, place in looked[:-1]} <= {*"1987年3月3日", "<eos>"}
+
+
+MEANT = {"二百零七": "207", "1987年3月3日": "1987-03-03", "下午三点半": "15:30"}
+
+
 def test_compress_text(capsys: pytest.CaptureFixture[str]) -> None:
     out = run("compress_text", capsys)
     (said,), (written,) = numbers(r"says +([\d.]+)", out), numbers(r"has +([\d.]+)", out)

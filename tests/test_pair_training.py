@@ -75,26 +75,23 @@ def sentence(*paths: Path, **options: Any) -> str:
 
 
 def test_the_last_pairs_are_held_out_where_none_are_given(paths: tuple[Path, Path], tmp_path: Path) -> None:
-    run = train(*paths, out=tmp_path / "run", data={"held_out": 0.07}, training={"valid_pairs": 5})
+    run = train(*paths, out=tmp_path / "run", data={"held_out": 0.0625}, training={"valid_pairs": 5})
     held_out = run._held_out()
-    assert list(lines_in(held_out.source)) == paths[0].read_text().splitlines()[-14:]
-    assert list(lines_in(held_out.target)) == paths[1].read_text().splitlines()[-14:]
-    assert run.evaluate_held_out(num_beams=1).sentences == 14
+    assert list(lines_in(held_out.source)) == paths[0].read_text().splitlines()[-13:]
+    assert list(lines_in(held_out.target)) == paths[1].read_text().splitlines()[-13:]
+    assert run.evaluate_held_out(num_beams=1).sentences == 13
     assert run.validation().sentences == 5  # type: ignore[union-attr]
     # Of the others all are trained on: in as many steps as an epoch has, every target once.
-    tokens = sum(map(len, paths[1].read_text().splitlines(keepends=True)[:-14]))
-    whole = train(*paths, out=tmp_path / "whole", steps=None, epochs=1, data={"held_out": 0.07})  # type: ignore[arg-type]
+    tokens = sum(map(len, paths[1].read_text().splitlines(keepends=True)[:-13]))
+    whole = train(*paths, out=tmp_path / "whole", steps=None, epochs=1, data={"held_out": 0.0625})  # type: ignore[arg-type]
     assert whole.result["tokens"] == tokens
 
 
 def test_pairs_given_for_validation_are_used(paths: tuple[Path, Path], place: Path, tmp_path: Path) -> None:
     valid = [place / "valid.src", place / "valid.tgt"]
     run = train(*paths, out=tmp_path / "run", valid=valid)
-    (loss,) = {
-        record["valid_loss"]
-        for record in metrics(run)
-        if record.get("step") == run.result["best_step"] and "valid_loss" in record
-    }
+    validated = {record["step"]: record["valid_loss"] for record in metrics(run) if "valid_loss" in record}
+    loss = validated[run.result["best_step"]]
     assert run.evaluate(valid, num_beams=1).cross_entropy == pytest.approx(loss, rel=1e-5)
     assert run.evaluate_held_out(num_beams=1) == run.evaluate(valid, num_beams=1)
 

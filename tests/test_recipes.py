@@ -10,6 +10,9 @@ import pytest
 
 from chainrule.api import load, make_config, train
 from chainrule.config import parse_settings, read_toml
+from chainrule.corpora import reads_pairs
+from chainrule.text.phrases import write_phrase_pairs
+from chainrule.translator_run import TranslatorRun
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "<unk>", "and", "dog", "ran")
@@ -31,6 +34,9 @@ def test_there_are_the_recipes_that_the_benchmarks_name():
         "ptb-mixture",
         "shakespeare-10min",
         "shakespeare-quick",
+        "multi30k-transformer",
+        "multi30k-attention",
+        "multi30k-rnn",
     }
 
 
@@ -55,13 +61,15 @@ def test_a_recipe_sets_a_budget(path):
 
 
 MIXTURES = [path for path in RECIPES if "parts" in read_toml(path)["model"]]
+TRANSLATORS = [path for path in RECIPES if path not in MIXTURES and reads_pairs(make_config(path, {}, {}))]
+FEW = ["training.steps=3", "training.threads=1", "training.validations=1"]
 
 
 @pytest.mark.parametrize("path", MIXTURES, ids=lambda path: path.stem)
 def test_a_recipe_for_a_mixture_trains_its_parts_and_mixes_them(path, tmp_path, monkeypatch):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
     text, recipe = stand_in(tmp_path / "text.txt", 200), read_toml(path)["model"]
-    few = parse_settings(["training.steps=3", "training.threads=1", "training.validations=1"])
+    few = parse_settings(FEW)
     run = train(text, config=path, out=tmp_path / "run", settings=few)
     assert run.config.model.options["parts"] == len(recipe["parts"])
     assert [cache["kind"] for cache in run.config.model.options["caches"]] == recipe["caches"]
@@ -71,23 +79,56 @@ def test_a_recipe_for_a_mixture_trains_its_parts_and_mixes_them(path, tmp_path, 
     assert again.fingerprint == run.fingerprint
 
 
-@pytest.mark.parametrize("path", [path for path in RECIPES if path not in MIXTURES], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in RECIPES if path not in (*MIXTURES, *TRANSLATORS)], ids=lambda path: path.stem
+)
 def test_a_recipe_trains(path, tmp_path, monkeypatch):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
     text = stand_in(tmp_path / "text.txt", 200)
+    run = train(text, config=path, out=tmp_path / "run", settings=parse_settings(FEW))
+    check_shape(run, path)
+    losses = logged(run, "valid_loss")
+    measured = run.evaluate_held_out().cross_entropy
+    assert min(losses) < math.log(run.tokenizer.vocab_size) * 1.5
+    assert measured == pytest.approx(min(losses), abs=0.2)  # the trainer's own, in shorter tracks
+
+
+def check_shape(run, path):
+    """The run has taken its few steps with the model that the recipe describes."""
     shape = read_toml(path)["model"]
-    run = train(
-        text,
-        config=path,
-        out=tmp_path / "run",
-        settings=parse_settings(["training.steps=3", "training.threads=1", "training.validations=1"]),
-    )
     assert run.result["steps"] == 3
     assert {name: value for name, value in run.config.model.options.items() if name in shape} == {
         name: value for name, value in shape.items() if name != "name"
     }
-    log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["valid_loss"] for line in log if "valid_loss" in line]
-    measured = run.evaluate_held_out().cross_entropy
-    assert min(losses) < math.log(run.tokenizer.vocab_size) * 1.5
-    assert measured == pytest.approx(min(losses), abs=0.2)  # the trainer's own, in shorter tracks
+
+
+def logged(run, name):
+    """A figure of the metrics wherever it was logged."""
+    lines = (run.folder.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record[name] for record in map(json.loads, lines) if name in record]
+
+
+@pytest.mark.parametrize("path", TRANSLATORS, ids=lambda path: path.stem)
+def test_a_recipe_for_a_translator_trains_on_pairs(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
+    files = write_phrase_pairs(tmp_path, "en", "de", {"train": 600, "valid": 12})
+    few = [*FEW, "training.max_tokens=512", "tokenizer.vocab_size=400"]
+    run = train(*files["train"], valid=files["valid"], config=path, out=tmp_path / "run", settings=parse_settings(few))
+    assert isinstance(run, TranslatorRun)
+    check_shape(run, path)
+    assert run.source_tokenizer is run.tokenizer  # one vocabulary
+    measured = run.evaluate_held_out(num_beams=1)
+    assert logged(run, "valid_bleu") == [pytest.approx(measured.bleu)]
+    assert logged(run, "valid_loss") == [pytest.approx(measured.cross_entropy, rel=1e-4)]
+    assert measured.cross_entropy < math.log(run.tokenizer.vocab_size) * 1.5
+
+
+def test_the_translator_recipes_differ_in_their_model_alone():
+    attention, plain = (read_toml(path) for path in TRANSLATORS if "transformer" not in path.stem)
+    assert attention["model"]["name"] == "seq2seq-attention"
+    assert plain["model"]["name"] == "seq2seq-rnn"
+    for section in ("tokenizer", "output", "training"):
+        assert attention[section] == plain[section]
+    shared = attention["model"].keys() & plain["model"].keys() - {"name"}
+    assert {"embedding", "hidden", "dropout"} <= shared
+    assert all(attention["model"][name] == plain["model"][name] for name in shared)

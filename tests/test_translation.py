@@ -116,6 +116,15 @@ def test_order_is_kept_and_empty_lines_stay_empty(run: TranslatorRun) -> None:
     assert texts(run.translate_lines([])) == []
 
 
+def test_a_line_of_which_the_tokeniser_keeps_nothing_is_empty(
+    run: TranslatorRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = TranslatorRun.encode_source
+    monkeypatch.setattr(TranslatorRun, "encode_source", lambda *given: encode(*given) if given[1] != "?" else [])
+    assert texts(run.translate_lines(["?"])) == [""]
+    assert texts(run.translate_lines(["?", "ab", "?"])) == ["", run.translate("ab"), ""]
+
+
 def test_the_first_translations_come_before_the_last_lines_are_read(run: TranslatorRun) -> None:
     read: list[int] = []
 

@@ -18,6 +18,9 @@ RATES = {"adamw": 3e-3, "sgd": 10.0, "muon": 0.02}
 TUNING_RATES = {"adamw": 1e-4, "sgd": 0.1, "muon": 0.001}
 """Learning rates: of training, and of changing a trained model by rewards."""
 
+REWARDED = ("policy-gradient", "minimum-risk")
+"""Objectives that change a trained model, and read several translations of each source."""
+
 MINUTES = 5.0
 """The budget when none is given."""
 
@@ -96,11 +99,11 @@ def _training(config: RunConfig, size: Size, windowed: bool, model: dict[str, An
 
 
 def _pair_training(config: RunConfig, size: Size) -> dict[str, Any]:
-    optimizer = config.training.optimizer or _optimizer(config.model.name)
+    rewarded = config.objective.name in REWARDED
+    optimizer = config.training.optimizer or ("adamw" if rewarded else _optimizer(config.model.name))
     # Some hundred batches an epoch, so that short trainings take enough steps.
-    most = 1024 if size.tokens < 300_000 else 4096
-    rates = RATES if config.objective.name in ("likelihood", "scheduled-sampling") else TUNING_RATES
-    return {"max_tokens": most, "optimizer": optimizer, "lr": rates[optimizer]}
+    most = 1024 if rewarded or size.tokens < 300_000 else 2048
+    return {"max_tokens": most, "optimizer": optimizer, "lr": (TUNING_RATES if rewarded else RATES)[optimizer]}
 
 
 def _optimizer(model: str) -> str:

@@ -1,0 +1,132 @@
+"""Translation speed of beam and greedy search against transformers' `generate` on a Marian model with the same weights.
+
+256 wide, 3 + 3 layers, 4 heads, 1,024 inside, 8,000 words, random weights; 32 sources of 20 words become 25 words each,
+since such a model hardly ever ends a text. Both search with their caches, and what they write must be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from harness import Figure, alternate, arguments, begin, parameter_count, report, speed, speed_up
+from torch import Tensor
+from transformers import MarianConfig, MarianMTModel
+
+from chainrule.config import RunConfig, parse
+from chainrule.decoding import beam_search
+from chainrule.interop.marian import load_marian, marian_options
+from chainrule.runs import build_model
+from chainrule.types import Source, Vocabulary
+
+VOCABULARY, EOS, WIDTH, HEADS, LAYERS, INNER = 8000, 0, 256, 4, 3, 1024
+SENTENCES, SOURCE, TARGET, BEAMS = 32, 20, 25, 5
+DEVIATION, EMBEDDING_DEVIATION = 0.12, 0.06
+"""Of the random weights: such that texts differ from source to source and go on changing, as those of a trained one."""
+
+
+def peer_model() -> Any:
+    """A MarianMTModel of the benchmark's shape with random weights."""
+    sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in
+             {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": INNER}.items()}  # fmt: skip
+    config = MarianConfig(
+        vocab_size=VOCABULARY, d_model=WIDTH, max_position_embeddings=128, scale_embedding=True,
+        activation_function="relu", eos_token_id=EOS, pad_token_id=EOS, decoder_start_token_id=EOS,
+        forced_eos_token_id=None, **sides,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    peer = MarianMTModel(config).eval()
+    peer.generation_config.bos_token_id = None
+    with torch.no_grad():
+        for name, parameter in peer.model.named_parameters():
+            if parameter.requires_grad and parameter.dim() == 2:
+                parameter.normal_(std=EMBEDDING_DEVIATION if "shared" in name else DEVIATION)
+    return peer
+
+
+def project_model(peer: Any) -> Any:
+    """The project's Transformer with the peer's weights."""
+    options = marian_options(peer.config.to_dict())
+    config = parse(RunConfig, {"model": {"name": "seq2seq-transformer", **options}})
+    model: Any = build_model(config, Vocabulary(VOCABULARY, EOS, np.ones(VOCABULARY, np.int64)))
+    load_marian(model, peer.state_dict(), start=EOS)
+    return model.eval()
+
+
+def peer_texts(peer: Any, source_BS: Tensor, beams: int, length: int) -> list[list[int]]:
+    early: dict[str, bool] = {"early_stopping": True} if beams > 1 else {}
+    with torch.inference_mode():
+        written = peer.generate(
+            input_ids=source_BS,
+            attention_mask=torch.ones_like(source_BS),
+            num_beams=beams,
+            do_sample=False,
+            max_new_tokens=length,
+            **early,
+        )
+    return [_until_eos(tokens[1:]) for tokens in written.tolist()]
+
+
+def project_texts(model: Any, source_BS: Tensor, beams: int, length: int) -> list[list[int]]:
+    with torch.inference_mode():
+        state = model.start(Source(source_BS, torch.ones_like(source_BS, dtype=torch.bool)))
+    found = beam_search(
+        model,
+        state,
+        torch.full((len(source_BS), 1), EOS),
+        eos=EOS,
+        beams=beams,
+        max_new_tokens=length,
+        length_penalty=1.0,
+    )
+    return [best.tokens for best, *_ in found]
+
+
+def _until_eos(tokens: list[int]) -> list[int]:
+    return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+
+
+def check(model: Any, peer: Any, source_BS: Tensor, beams: int, length: int) -> int:
+    """Both write the same -> how many words."""
+    expected, found = peer_texts(peer, source_BS, beams, length), project_texts(model, source_BS, beams, length)
+    different = sum(one != other for one, other in zip(expected, found, strict=True))
+    if different:
+        raise SystemExit(f"with {beams} beam(s) {different} of {len(expected)} texts differ")
+    return sum(map(len, expected))
+
+
+def main() -> None:
+    options = begin(arguments(__doc__, repeats=7))
+    length = 5 if options.quick else TARGET
+    peer = peer_model()
+    model = project_model(peer)
+    generator = torch.Generator().manual_seed(2)
+    source_BS = torch.randint(1, VOCABULARY, (SENTENCES, SOURCE), generator=generator)
+    source_BS[:, -1] = EOS
+    words = {beams: check(model, peer, source_BS, beams, length) for beams in (BEAMS, 1)}
+    contestants: dict[str, Callable[[], object]] = {}
+    for beams in words:
+        contestants[f"project {beams}"] = partial(project_texts, model, source_BS, beams, length)
+        contestants[f"peer {beams}"] = partial(peer_texts, peer, source_BS, beams, length)
+    times = alternate(contestants, options.repeats)
+    figures = [
+        Figure(
+            f"{beams} beams" if beams > 1 else "greedy",
+            speed(times, f"project {beams}", count),
+            "target tokens/s",
+            speed(times, f"peer {beams}", count),
+            speed_up(times, f"project {beams}", f"peer {beams}"),
+            at_least=1.6 if beams > 1 else None,
+            note="the same texts",
+        )
+        for beams, count in words.items()
+    ]
+    about = f"MarianMTModel.generate, {parameter_count(peer):,} parameters"
+    report(figures, options, peer=about, sentences=SENTENCES)
+
+
+if __name__ == "__main__":
+    main()
