@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,15 @@ def test_it_trains_measures_and_writes(tmp_path: Path, monkeypatch: pytest.Monke
     assert same == sample
     assert [row.bits_per_byte for row in again] == [row.bits_per_byte for row in rows]
     assert sum("is finished already" in note for note in notes) == 3
+
+
+def test_two_translators_are_trained_and_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {"train": 300, "valid": 20, "test": 20}
+    monkeypatch.setattr(demo, "write_phrase_pairs", partial(demo.write_phrase_pairs, counts=few))
+    notes: list[str] = []
+    rows, translated = demo.run_translation_demo(tmp_path, 0.5, Listener(note=notes.append))
+    assert {row.model for row in rows} == {"seq2seq-attention", "seq2seq-transformer"}
+    assert all(0 < row.bits_per_byte < 8 and row.generate_tokens_per_second > 0 for row in rows)
+    assert all(row.exact_match is not None and row.bleu is not None for row in rows)
+    assert [line for line, _ in translated] == list(demo.TRIED)
+    assert sum(note.endswith("exact match") for note in notes) == 2

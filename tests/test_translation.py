@@ -17,9 +17,10 @@ import torch
 import chainrule as cr
 from builders import letter_pairs, write_pairs
 from chainrule.api import load_translator
-from chainrule.distilling import distill
+from chainrule.distilling import _key, distill
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
 from chainrule.evaluation.pairs import source_of
+from chainrule.text.readers import open_texts
 from chainrule.translating import FIRST_WINDOW
 from chainrule.translator_run import TranslatorRun
 
@@ -141,6 +142,18 @@ def test_the_first_translations_come_before_the_last_lines_are_read(run: Transla
         next(found)
     assert len(read) == 3 * FIRST_WINDOW  # windows double
     assert len(list(found)) == 100 - FIRST_WINDOW - 1
+
+
+def test_line_by_line_none_is_read_before_the_last_is_answered(run: TranslatorRun) -> None:
+    read: list[int] = []
+
+    def lines() -> Iterator[str]:
+        for number in range(5):
+            read.append(number)
+            yield "abc"
+
+    for number, _ in enumerate(run.translate_lines(lines(), num_beams=1, batch_size=1)):
+        assert read == list(range(number + 1))
 
 
 def test_the_n_best_are_ranked_by_their_scores(run: TranslatorRun) -> None:
@@ -401,7 +414,9 @@ def test_a_distillation_goes_on_after_the_last_whole_line(
     distill(run, data, out, num_beams=2)
     whole = out.read_text()
     kept = "".join(line + "\n" for line in whole.splitlines()[:17])
-    (tmp_path / "pairs.tsv.partial").write_text(kept + "half of a li")
+    partial = tmp_path / f"pairs.tsv.{_key(run, open_texts(data), {'num_beams': 2})}.partial"
+    partial.write_text(kept + "half of a li")
+    (tmp_path / "pairs.tsv.00000000.partial").write_text("of other work\n")
     out.unlink()
     translated: list[str] = []
     spied = TranslatorRun.translate_lines
@@ -418,7 +433,8 @@ def test_a_distillation_goes_on_after_the_last_whole_line(
     assert distill(run, data, out, num_beams=2) == 30
     assert out.read_text() == whole
     assert translated == data[0].read_text().splitlines()[17:]
-    assert not (tmp_path / "pairs.tsv.partial").exists()
+    assert not partial.exists()
+    assert (tmp_path / "pairs.tsv.00000000.partial").read_text() == "of other work\n"
 
 
 def test_pairs_are_written_to_files_that_hold_pairs(run: TranslatorRun, place: Path, tmp_path: Path) -> None:

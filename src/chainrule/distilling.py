@@ -1,11 +1,12 @@
 """Sequence-level distillation: a teacher's translations as the pairs that a student learns from.
 
 Kim & Rush, "Sequence-Level Knowledge Distillation", 2016. Pairs are added to a file beside their place, which is moved
-there when it is complete; the same call again goes on after the last pair that was written whole.
+there when it is complete; the same call goes on after the last pair that was written whole, any other begins anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from chainrule.evaluation.perplexity import Progress
 from chainrule.files import disk_errors
 from chainrule.text.pairs import hold_pairs, open_pairs
 from chainrule.text.readers import Texts, lines_in, open_texts
+from chainrule.translating import Search
 from chainrule.translator_run import TranslatorRun
 
 SUFFIXES = (".tsv", ".jsonl")
@@ -37,7 +39,7 @@ def distill(
         raise ConfigError(f"--out is {out}, but pairs are written to a .tsv or .jsonl file; give such a name")
     texts = _sources(teacher, data)
     whole = sum(1 for _ in lines_in(texts))
-    partial = out.with_name(out.name + ".partial")
+    partial = out.with_name(f"{out.name}.{_key(teacher, texts, search)}.partial")
     if out.exists() and not partial.exists():
         raise ConfigError(f"{out} is there already; delete it, or choose another --out")
     done = _keep_whole_lines(partial)
@@ -50,6 +52,12 @@ def distill(
                 progress(done, whole)
     os.replace(partial, out)
     return done
+
+
+def _key(teacher: TranslatorRun, texts: Texts, search: dict[str, Any]) -> str:
+    """Eight digits that change with the teacher, the sources and the search: only the same work is gone on with."""
+    whole = f"{teacher.fingerprint.hex()} {texts.fingerprint()} {Search(**search)}"
+    return hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()
 
 
 def _sources(teacher: TranslatorRun, data: Sequence[str | Path]) -> Texts:

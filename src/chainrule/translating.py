@@ -91,10 +91,11 @@ def translate_lines(runs: Sequence[TranslatorRun], lines: Iterable[str], search:
     """The translations of each line, the best first, in the order of the lines. An empty line stays empty."""
     check_together(runs, search)
     numbered = enumerate(lines, start=1)
-    window = FIRST_WINDOW
+    # Where lines are not translated together, none has to wait for another: whoever types one is answered.
+    window, largest = (FIRST_WINDOW, LAST_WINDOW) if search.batch_size > 1 else (1, 1)
     while taken := list(islice(numbered, window)):
         yield from _translate_window(runs, taken, search)
-        window = min(2 * window, LAST_WINDOW)
+        window = min(2 * window, largest)
 
 
 def check_together(runs: Sequence[TranslatorRun], search: Search) -> None:

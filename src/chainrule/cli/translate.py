@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Beams = Annotated[int, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")]
 LengthPenalty = Annotated[float, typer.Option(help="Divide log p by length to this power; above 1 favours long.")]
-BatchSize = Annotated[int, typer.Option(help="Lines translated together at most.")]
+BatchSize = Annotated[int, typer.Option(help="Lines translated together at most; 1 answers line by line.")]
 
 
 def translate(
@@ -54,7 +54,7 @@ def translate(
         "prefix": prefix,
         "copy_unknown": copy_unknown,
         "attention": attention is not None,
-        "batch_size": batch_size,
+        "batch_size": 1 if str(file) == "-" and sys.stdin.isatty() else batch_size,
     }
     loaded, *others = (api.load_translator(path) for path in (run, *(ensemble or [])))
     tell_warnings()
