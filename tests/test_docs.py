@@ -252,13 +252,13 @@ def _told(default: Any) -> str:
 
 
 def test_every_output_layer_and_objective_is_described() -> None:
-    outputs, training = _page("outputs.md"), _page("training.md")
+    outputs, objectives = _page("outputs.md"), _page("objectives.md")
     for entry in OUTPUTS.entries():
         assert f"## `{entry.name}`" in outputs
         assert _missing(entry.make.Config, outputs) == []
     for entry in OBJECTIVES.entries():
-        assert f"`{entry.name}`" in training
-        assert _missing(entry.make.Config, training) == []
+        assert f"`{entry.name}`" in objectives
+        assert _missing(entry.make.Config, objectives) == []
 
 
 def test_every_tokenizer_is_described() -> None:

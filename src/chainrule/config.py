@@ -88,7 +88,7 @@ class TrainingConfig(Section):
     length: int | None = Field(None, ge=1, description="tokens a row: the unroll of a stream, the size of a block")
     accumulate: int = Field(1, ge=1, description="batches whose gradients make one step")
     optimizer: Literal["adamw", "sgd", "muon"] | None = Field(
-        None, description="default: muon for transformer and conv-attention, else adamw"
+        None, description="default: muon for Transformers and conv-attention, adamw for others and for rewards"
     )
     lr: float | None = Field(None, gt=0)
     table_lr: float = Field(3e-3, gt=0, description="muon: AdamW's lr for embeddings, output tables, norms and biases")

@@ -19,7 +19,7 @@ def models(json: Json = False) -> None:
         print_json(listed)
         return
     for one in listed:
-        print(f"{one['name']:<16} {one['task']:<10} {one['family']:<16} {one['about']}")
+        print(f"{one['name']:<20} {one['task']:<10} {one['family']:<16} {one['about']}")
 
 
 def info(run: RunPath, json: Json = False) -> None:
