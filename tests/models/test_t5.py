@@ -54,11 +54,11 @@ def fresh_t5(output: str = "softmax", vocabulary: Vocabulary | None = None, seed
 
 
 @torch.no_grad()
-def stirred_t5(output: str = "softmax", **options: Any) -> Any:
+def stirred_t5(output: str = "softmax", by: float = 0.1, **options: Any) -> Any:
     """One in which every weight matters, norms too; published sizes are large enough for all others."""
     model = fresh_t5(output, **options)
     for parameter in model.parameters():
-        parameter.add_(torch.randn_like(parameter) * 0.1)
+        parameter.add_(torch.randn_like(parameter) * by)
     return model
 
 
@@ -107,7 +107,8 @@ def t5_like(model: Any) -> Any:
 def as_theirs(model: Any) -> dict[str, Tensor]:
     """Our weights under their names."""
     w, c = model.state_dict(), model.config
-    copies = {"shared.weight": w["embedding.weight"], "lm_head.weight": w["output.weight_VD"]}
+    embedding_VD = w["embedding.weight"] * math.sqrt(c.embedding)
+    copies = {"shared.weight": embedding_VD, "lm_head.weight": embedding_VD if c.tied else w["output.weight_VD"]}
     for side, layers in (("encoder", c.encoder_layers), ("decoder", c.decoder_layers)):
         copies[f"{side}.final_layer_norm.weight"] = w[f"{side}.norm.weight"]
         copies[f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = w[f"{side}.relative.table_UH"]
@@ -195,25 +196,34 @@ def test_steps_and_prefills_are_those_of_t5(options: dict[str, Any]) -> None:
     assert at == 20
 
 
-@pytest.mark.parametrize("options", SHAPES, ids=str)
+@pytest.mark.parametrize("options", SHAPES[:4], ids=str)
 @torch.no_grad()
 def test_greedy_texts_are_those_of_t5(options: dict[str, Any]) -> None:
-    model, theirs = both(**options)
-    source = some_source()
+    source, words = some_source(), set()
+    for seed in range(3):
+        model, theirs = both(**options, seed=seed, by=0.5)  # stirred well, or it writes one word again and again
+        written_BT = their_texts(theirs, source)
+        for row in range(3):
+            one = Source(source.tokens_BS[row : row + 1], source.mask_BS[row : row + 1])
+            ours = generate(Given(model, one), eos=EOS, bos=EOS, max_new_tokens=16, choose=Greedy())[0].tolist()
+            assert ours == written_BT[row, 1 : len(ours) + 1].tolist()
+            assert set(written_BT[row, len(ours) + 1 :].tolist()) <= {EOS}
+            words |= set(ours)
+    assert len(words) > 5
+
+
+def their_texts(theirs: Any, source: Source) -> Tensor:
+    """What transformers writes, after the first token, padded with eos, BT."""
     theirs.generation_config.bos_token_id = None
-    written_BT = theirs.generate(
+    written_BT: Tensor = theirs.generate(
         input_ids=source.tokens_BS,
         attention_mask=source.mask_BS.long(),
-        max_new_tokens=18,
+        max_new_tokens=16,
         do_sample=False,
         num_beams=1,
         use_cache=False,  # their cache fails where encoder and decoder are not equally deep
     )
-    for row in range(3):
-        one = Source(source.tokens_BS[row : row + 1], source.mask_BS[row : row + 1])
-        ours = generate(Given(model, one), eos=EOS, bos=EOS, max_new_tokens=18, choose=Greedy())[0].tolist()
-        assert ours == written_BT[row, 1 : len(ours) + 1].tolist()
-        assert set(written_BT[row, len(ours) + 1 :].tolist()) <= {EOS}
+    return written_BT
 
 
 def test_fresh_weights_are_of_the_published_sizes() -> None:
@@ -304,14 +314,14 @@ def test_spans_are_learned() -> None:
     words, length = 10, 24
     text = np.arange(4000) % words + 1
     vocabulary = Vocabulary(words + 1, EOS, np.bincount(text, minlength=words + 1))
-    model = fresh_t5(vocabulary=vocabulary, embedding=32, encoder_layers=1, decoder_layers=1, dropout=0.0)
+    model = fresh_t5(vocabulary=vocabulary, embedding=16, encoder_layers=1, decoder_layers=1, dropout=0.0)
     objective = Spans(Spans.Config())
     batches = SpanBatches(
-        text, 32, length, eos=EOS, seed=0, rank=0, world=1, noise=0.15, mean_span=3.0,
+        text, 16, length, eos=EOS, seed=0, rank=0, world=1, noise=0.15, mean_span=3.0,
         first_sentinel=model.sentinels.start, sentinels=len(model.sentinels),
     )  # fmt: skip
-    optimizer = torch.optim.AdamW(model.train().parameters(), lr=3e-3)
-    for step in range(200):
+    optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-2)
+    for step in range(120):
         loss = objective.loss(model, batches.batch(step)[0], None, step)
         optimizer.zero_grad()
         (loss.total / loss.count).backward()

@@ -162,6 +162,23 @@ def test_ended_rows_are_dropped_and_nothing_else_changes(name: str, monkeypatch:
         assert torch.equal(one.tokens_NT, kept[0.0].tokens_NT)
 
 
+def test_sources_that_are_not_written_together_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = small_translator("seq2seq-transformer"), []
+    source = some_source([5, 1, 3, 2, 4], padding=2)
+    whole = draw(model, source, 12, eos=EOS, samples=0, greedy=True)
+    step = model.step
+    model.step = lambda state, token_B: (rows.append(len(token_B)), step(state, token_B))[1]
+    for name, most in (("MOST_ROWS", 7), ("TABLE_ENTRIES", 7 * 13)):  # two sources of three rows each
+        with monkeypatch.context() as patch:
+            patch.setattr(rollout, name, most)
+            drawn = draw(model, source, 12, eos=EOS, samples=2, greedy=True)
+        assert max(rows) == 6
+        assert drawn.tokens_NT.shape[0] == 15
+        T = min(whole.tokens_NT.shape[1], drawn.tokens_NT.shape[1])
+        assert torch.equal(drawn.tokens_NT[::3, :T], whole.tokens_NT[:, :T])
+        assert torch.equal(drawn.weights_NT[::3].sum(1), whole.weights_NT.sum(1))
+
+
 def test_a_draw_knows_no_dropout_and_leaves_every_module_in_its_mode() -> None:
     model = small_translator("seq2seq-transformer", dropout=0.9)
     steady = draw(model.eval(), SOURCES, 9, eos=EOS, samples=0, greedy=True)

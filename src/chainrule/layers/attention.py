@@ -1,7 +1,8 @@
 """Multi-head self-attention with a cache that makes a step cost one row.
 
 Vaswani et al., "Attention Is All You Need", 2017.
-Legend: B batch, T new positions, L positions so far, C positions in the window, H heads, D width, E width of a head.
+Legend: B batch, T new positions, L positions so far, H heads, D width, E width of a head; of a cache: R rows, A groups
+of W rows each, K chosen rows, N positions that a group stores, C room for them, Q = W·T new ones.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from chainrule.layers.memory import regrouped
 from chainrule.layers.positions import Rotary
 
 FIRST_ROOM = 32
@@ -19,60 +21,149 @@ FIRST_ROOM = 32
 
 
 class KeyValueCache:
-    """Keys and values of a prefix in one buffer that grows by doubling, up to the window.
+    """Keys and values of the prefixes of R rows, in one buffer that grows by doubling.
 
-    Two caches may share a buffer: the one that is first to write past its own length writes in place, any other copies
-    first, so a state never changes under the hand that holds it. Reordering rows is put off until the next position is
-    appended, when the rows are moved to a buffer with room for it.
+    The rows are A groups of W. Those of a group have grown out of one, as the hypotheses of a sentence do, and have most
+    of their past in common. So a group stores a position once for all its rows, and `own_AWN` says which of the N that
+    it stores are whose: reordering a beam moves nothing. When the buffer is full, positions that no row has any more
+    make room. Where there are none, the rows have parted for good, and each becomes a group of its own.
+
+    Two caches may share a buffer: the one that is first to write past its own end writes in place, any other copies
+    first, so a state never changes under the hand that holds it.
     """
 
-    __slots__ = ("_written", "length", "pairs_B2HCE", "rows_K", "window")
+    __slots__ = ("_written", "length", "own_AWN", "pairs_A2HCE", "rows", "stored", "window")
 
-    def __init__(self, pairs_B2HCE: Tensor, length: int, window: int, rows_K: Tensor | None = None) -> None:
-        self.pairs_B2HCE, self.length, self.window, self.rows_K = pairs_B2HCE, length, window, rows_K
-        self._written = [length]  # shared by all caches over this buffer
+    def __init__(
+        self,
+        pairs_A2HCE: Tensor,
+        length: int,
+        window: int,
+        own_AWN: Tensor | None = None,
+        written: list[int] | None = None,
+    ) -> None:
+        """`own_AWN` None: one row a group, which has all that is stored; `written` is shared by those with one buffer."""
+        self.pairs_A2HCE, self.length, self.window, self.own_AWN = pairs_A2HCE, length, window, own_AWN
+        self.rows, self.stored = (1, length) if own_AWN is None else own_AWN.shape[1:]
+        self._written = [self.stored] if written is None else written
 
     @classmethod
     def empty(cls, batch: int, heads: int, window: int, head_width: int, like: Tensor) -> KeyValueCache:
         return cls(like.new_empty(batch, 2, heads, min(window, FIRST_ROOM), head_width), 0, window)
 
-    def append(self, pairs_B2HTE: Tensor) -> KeyValueCache:
-        """The cache of the prefix that is T positions longer."""
-        longer = self.length + pairs_B2HTE.shape[3]
-        fits = longer <= self.pairs_B2HCE.shape[3]
-        own = self._written[0] == self.length and self.rows_K is None and fits
-        grown = KeyValueCache(self.pairs_B2HCE if own else self._moved(longer), self.length, self.window)
-        if own:
-            grown._written = self._written
-        grown.length = grown._written[0] = longer
-        grown.pairs_B2HCE[:, :, :, self.length : longer] = pairs_B2HTE
-        return grown
+    # Growing
 
-    def _moved(self, longer: int) -> Tensor:
-        """A buffer of this cache's own, its rows in order, with room for so many positions."""
-        filled = self.pairs_B2HCE[:, :, :, : self.length]
-        room = self.pairs_B2HCE.shape[3]
-        if longer > room:
-            room = max(longer, min(2 * longer, self.window))
-        rows = len(filled) if self.rows_K is None else len(self.rows_K)
-        moved = filled.new_empty(rows, *filled.shape[1:3], room, filled.shape[4])
-        place = moved[:, :, :, : self.length]
-        if self.rows_K is None:
-            place.copy_(filled)
+    def append(self, pairs_R2HTE: Tensor) -> KeyValueCache:
+        """The cache of the prefixes that are T positions longer."""
+        new = self.rows * pairs_R2HTE.shape[3]
+        fits = self._written[0] == self.stored and self.stored + new <= self.pairs_A2HCE.shape[3]
+        return (self if fits else self._with_room(new))._extended(pairs_R2HTE)
+
+    def _extended(self, pairs_R2HTE: Tensor) -> KeyValueCache:
+        W, T = self.rows, pairs_R2HTE.shape[3]
+        end = self._written[0] = self.stored + W * T
+        place_A2HQE, own_AWN = self.pairs_A2HCE[:, :, :, self.stored : end], self.own_AWN
+        if own_AWN is None:
+            place_A2HQE.copy_(pairs_R2HTE)
         else:
-            torch.index_select(filled, 0, self.rows_K, out=place)
-        return moved
+            pairs_AW2HTE = pairs_R2HTE.unflatten(0, (-1, W))
+            place_A2HQE.unflatten(3, (W, T)).copy_(pairs_AW2HTE.permute(0, 2, 3, 1, 4, 5))
+            new_WQ = torch.eye(W, dtype=torch.bool, device=own_AWN.device).repeat_interleave(T, 1)
+            own_AWN = torch.cat([own_AWN, new_WQ.expand(len(own_AWN), -1, -1)], 2)
+        return KeyValueCache(self.pairs_A2HCE, self.length + T, self.window, own_AWN, self._written)
 
-    def filled(self) -> tuple[Tensor, ...]:
-        """The keys and the values so far, BHLE each."""
-        filled = self.pairs_B2HCE[:, :, :, : self.length]
-        return (filled if self.rows_K is None else filled.index_select(0, self.rows_K)).unbind(1)
+    def _with_room(self, new: int) -> KeyValueCache:
+        """The same with a buffer of its own that has room for so many more positions of each group."""
+        if self.own_AWN is None:
+            longer, room = self.length + new, self.pairs_A2HCE.shape[3]
+            moved_A2HCE = self._buffer(len(self.pairs_A2HCE), room if longer <= room else self._room(longer))
+            moved_A2HCE[:, :, :, : self.length] = self.pairs_A2HCE[:, :, :, : self.length]
+            return KeyValueCache(moved_A2HCE, self.length, self.window)
+        A, device = len(self.own_AWN), self.own_AWN.device
+        needed_AN = self.own_AWN.any(1)
+        if bool(needed_AN.all()):
+            return self._parted(torch.arange(A * self.rows, device=device), new // self.rows)
+        most = int(needed_AN.sum(1).max())
+        index_AN = needed_AN.byte().argsort(1, descending=True, stable=True)[:, :most]
+        own_AWN = self.own_AWN.gather(2, index_AN[:, None].expand(-1, self.rows, -1))
+        moved_A2HCE = self._picked(torch.arange(A, device=device), index_AN, 2 * (most + new))
+        return KeyValueCache(moved_A2HCE, self.length, self.window, own_AWN)
+
+    def _parted(self, row_K: Tensor, new: int) -> KeyValueCache:
+        """Some rows, each as a group of its own with room for so many more positions."""
+        assert self.own_AWN is not None
+        own_KN = self.own_AWN.flatten(0, 1).index_select(0, row_K)
+        index_KL = own_KN.nonzero()[:, 1].view(len(row_K), self.length)
+        moved_K2HCE = self._picked(row_K // self.rows, index_KL, self._room(self.length + new))
+        return KeyValueCache(moved_K2HCE, self.length, self.window)
+
+    def _picked(self, group_K: Tensor, index_KN: Tensor, room: int) -> Tensor:
+        """A buffer of so many positions a group that begins with some of those stored by some groups."""
+        moved_K2HCE = self._buffer(len(group_K), room)
+        picked_KN2HE = self.pairs_A2HCE[group_K[:, None], :, :, index_KN]
+        moved_K2HCE[:, :, :, : index_KN.shape[1]] = picked_KN2HE.permute(0, 2, 3, 1, 4)
+        return moved_K2HCE
+
+    def _buffer(self, groups: int, room: int) -> Tensor:
+        _, two, heads, _, width = self.pairs_A2HCE.shape
+        return self.pairs_A2HCE.new_empty(groups, two, heads, room, width)
+
+    def _room(self, longer: int) -> int:
+        return max(longer, min(2 * longer, self.window))
+
+    # Reordering
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> KeyValueCache:
-        rows_K = self.rows_K
-        if rows_K is None:
-            rows_K = torch.arange(len(self.pairs_B2HCE), device=self.pairs_B2HCE.device)
-        return KeyValueCache(self.pairs_B2HCE, self.length, self.window, change(rows_K))
+        """What `change` does to rows is done to their prefixes."""
+        A, W, device = len(self.pairs_A2HCE), self.rows, self.pairs_A2HCE.device
+        group_A, rows = regrouped(change, A, W, device)
+        row_K = change(torch.arange(A * W, device=device))
+        if rows == 1 and self.own_AWN is not None:
+            return self._parted(row_K, 1)
+        own_AWN = None
+        if rows > 1:
+            own_AWN = row_K.new_ones(A, W, self.stored, dtype=torch.bool) if self.own_AWN is None else self.own_AWN
+            own_AWN = own_AWN.flatten(0, 1).index_select(0, row_K).view(-1, rows, self.stored)
+        if group_A is None:
+            return KeyValueCache(self.pairs_A2HCE, self.length, self.window, own_AWN, self._written)
+        moved_A2HCE = self._buffer(len(group_A), self.pairs_A2HCE.shape[3])
+        place_A2HNE = moved_A2HCE[:, :, :, : self.stored]
+        torch.index_select(self.pairs_A2HCE[:, :, :, : self.stored], 0, group_A, out=place_A2HNE)
+        return KeyValueCache(moved_A2HCE, self.length, self.window, own_AWN)
+
+    # What is attended to
+
+    def filled(self) -> tuple[Tensor, ...]:
+        """The keys and the values of each row so far, RHLE each."""
+        rows = self if self.own_AWN is None else self._parted(torch.arange(self.own_AWN[:, :, 0].numel()), 0)
+        return rows.grouped()
+
+    def grouped(self) -> tuple[Tensor, ...]:
+        """The keys and the values that each group has stored, AHNE each."""
+        return self.pairs_A2HCE[:, :, :, : self.stored].unbind(1)
+
+    def group(self, query_RHTE: Tensor) -> Tensor:
+        """Queries of rows -> those of groups, AHQE with Q = W·T."""
+        if self.own_AWN is None:
+            return query_RHTE
+        return query_RHTE.unflatten(0, (-1, self.rows)).transpose(1, 2).flatten(2, 3)
+
+    def mask(self, new: int, given_1HTL: Tensor | None) -> Tensor | None:
+        """What the last T = `new` positions of each row may see of what its group has stored, AHQN or A1QN.
+
+        `given_1HTL` is what is to be added to the scores of each position so far.
+        """
+        if self.own_AWN is None:
+            return given_1HTL
+        if new == 1 and given_1HTL is None:
+            return self.own_AWN[:, None]
+        place_AN = (self.own_AWN.cumsum(2) - 1).masked_fill(~self.own_AWN, 0).amax(1)
+        last_T1 = torch.arange(self.length - new, self.length, device=place_AN.device)[:, None]
+        seen_AWTN = self.own_AWN[:, :, None] & (place_AN[:, None, None] <= last_T1)
+        if given_1HTL is None:
+            return seen_AWTN.flatten(1, 2)[:, None]
+        given_AHTN = given_1HTL[0][:, :, place_AN].permute(2, 0, 1, 3)
+        return torch.where(seen_AWTN[:, None], given_AHTN[:, :, None], -torch.inf).flatten(2, 3)
 
 
 def attend(
@@ -102,18 +193,15 @@ def attend(
         turned = rotary(parts_B3HTE[:, :2].flatten(1, 2), before).unflatten(1, (2, heads))
         parts_B3HTE = torch.cat([turned, parts_B3HTE[:, 2:]], 1)
     if cache is None:
-        query_BHTE, key_BHLE, value_BHLE = parts_B3HTE.unbind(1)
+        query, key, value = parts_B3HTE.unbind(1)
     else:
-        query_BHTE = parts_B3HTE[:, 0]
         cache = cache.append(parts_B3HTE[:, 1:])
-        key_BHLE, value_BHLE = cache.filled()
+        query, (key, value), mask = cache.group(parts_B3HTE[:, 0]), cache.grouped(), cache.mask(T, mask)
     alone = mask is None and causal and T > 1
     if alone and before:
-        mask = causal_mask(T, before, query_BHTE.device)
-    mixed_BHTE = F.scaled_dot_product_attention(
-        query_BHTE, key_BHLE, value_BHLE, mask, dropout, alone and not before, scale=scale
-    )
-    return mixed_BHTE.transpose(1, 2).reshape(len(projected_NX), heads * E), cache
+        mask = causal_mask(T, before, query.device)
+    mixed = F.scaled_dot_product_attention(query, key, value, mask, dropout, alone and not before, scale=scale)
+    return mixed.transpose(1, 2).reshape(len(projected_NX), heads * E), cache
 
 
 class CausalSelfAttention(nn.Module):

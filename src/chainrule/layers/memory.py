@@ -47,13 +47,13 @@ def regrouped(
 
     Gives the sources that are left, None if they are the same as before, and how many rows now belong to each.
     """
-    source_R = change(torch.arange(count, device=device).repeat_interleave(rows))
+    before_A = torch.arange(count, device=device)
+    source_R = change(before_A.repeat_interleave(rows))
+    if len(source_R) % count == 0 and bool((source_R.view(count, -1) == before_A[:, None]).all()):
+        return None, len(source_R) // count
     source_A, count_A = source_R.unique_consecutive(return_counts=True)
     rows = int(count_A[0])
-    if not bool((count_A == rows).all()):
-        source_A, rows = source_R, 1
-    same = len(source_A) == count and bool((source_A == torch.arange(count, device=device)).all())
-    return (None if same else source_A), rows
+    return (source_A, rows) if bool((count_A == rows).all()) else (source_R, 1)
 
 
 def source_mask(mask_BS: Tensor) -> Tensor | None:

@@ -5,12 +5,17 @@ a decoder that know positions only as distances: a learned number for each bucke
 their self-attention. Norms are RMSNorms before each part, scores are not scaled, nothing has a bias. `gated` with
 `activation="gelu-tanh"` and `tied=false` is the later version 1.1.
 
+T5 keeps embeddings of size 1, and where the output shares them, divides what the decoder gives by √D. Here the same
+vectors are kept √D smaller and multiplied when they are read: the function is the same, but steps of AdamW, whose size
+does not follow that of the weights as those of T5's Adafactor do, are then large enough for the output to learn.
+
 Sentinels stand for the gaps (data/spans.py): they are tokens of the model beyond those of its vocabulary.
 Legend: B batch, T time, L positions so far, S source time, N positions of all rows, D width, H heads, E width of one.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -22,7 +27,7 @@ from torch.nn import functional as F
 from chainrule.errors import ConfigError
 from chainrule.layers.blocks import Block, BlockShape, check_heads
 from chainrule.layers.relative import RelativePositions
-from chainrule.models.seq2seq_transformer import EncoderDecoder, Stack, Written
+from chainrule.models.seq2seq_transformer import EncoderDecoder, Stack
 from chainrule.models.translator import TranslatorConfig
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Vocabulary
@@ -61,7 +66,7 @@ class RelativeStack(Stack):
             eps=1e-6,
             gated=config.gated,
         )
-        super().__init__(shape, layers, config.context, reads_source=reads_source)
+        super().__init__(shape, layers, config.context, reads_source=reads_source, scale=math.sqrt(config.embedding))
         self.relative = RelativePositions(
             config.heads, config.buckets, config.distance, config.context, both_ways=not reads_source
         )
@@ -99,14 +104,6 @@ class T5(EncoderDecoder):
         self.encoder = RelativeStack(config, config.encoder_layers, reads_source=False)
         self.decoder = RelativeStack(config, config.decoder_layers, reads_source=True)
         self.window = config.context
-        for table in dict.fromkeys([self.embedding, self.source_embedding]):
-            nn.init.normal_(table.weight)
-        # Embeddings are of size 1 each way; as the vectors of an output layer they would give scores of size √D.
-        self.shrink = config.embedding**-0.5 if config.tied and output.layer.tieable else 1.0
-
-    def read(self, state: Written, tokens_BT: Tensor) -> tuple[Tensor, Written]:
-        hidden_BTD, state = super().read(state, tokens_BT)
-        return hidden_BTD * self.shrink, state
 
 
 def with_sentinels(vocabulary: Vocabulary, sentinels: int) -> Vocabulary:

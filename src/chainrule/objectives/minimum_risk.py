@@ -71,7 +71,7 @@ class MinimumRisk(Rewarded):
 
         samples: int = Field(8, ge=1, description="translations drawn of each source")
         sharpness: float = Field(0.005, gt=0, description="α: 0 weighs candidates equally, 1 by their probability")
-        with_reference: bool = Field(True, description="the reference is a candidate too")
+        with_reference: bool = Field(False, description="the reference is a candidate too")
 
     def portions(self, model: Any, batch: Batch, source: Source) -> Iterator[Tensor]:
         c, eos, B = self.config, model.eos, len(source.tokens_BS)

@@ -5,8 +5,7 @@ as what is expected: Rennie et al., "Self-critical Sequence Training for Image C
 
     ∇ E[r(y)] = E[(r(y) - b(x)) ∇ log p(y | x)]        for any b that does not depend on y
 
-Legend: B sources, W rows of a source, K draws of a source, N = B·W rows,
-P rows of a portion.
+Legend: B sources, W rows of a source, K draws of a source, N = B·W rows, P rows of a portion.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ class Rewarded:
         """The reward of each row, translation of the source that source_N says -> N."""
         references = sequences(references_of(batch, eos), eos)
         repeated = [references[source] for source in source_N.tolist()]
-        return _as_tensor(self.reward(sequences(drawn, eos), repeated), source_N.device)
+        rewards_N = np.asarray(self.reward(sequences(drawn, eos), repeated), np.float32)
+        return torch.as_tensor(rewards_N, device=source_N.device)
 
 
 class ReadySum(torch.autograd.Function):
@@ -153,7 +154,3 @@ def references_of(batch: Batch, eos: int) -> Drawn:
     if batch.weights_BT is None:
         return drawn_from(batch.targets_BT, eos)
     return drawn_from(batch.targets_BT.masked_fill(batch.weights_BT == 0, eos), eos)
-
-
-def _as_tensor(rewards: np.ndarray[Any, Any] | Sequence[float], device: torch.device) -> Tensor:
-    return torch.as_tensor(np.asarray(rewards, np.float32), device=device)

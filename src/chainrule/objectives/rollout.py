@@ -1,7 +1,7 @@
 """A translator's own translations: drawn without gradient, then scored with it.
 
-Legend: B sources, S source time, W rows of a source, N = B·W rows, R rows not yet ended, P rows read together, T time,
-V vocabulary, D width, M tokens of all rows.
+Legend: B sources, S source time, W rows of a source, N = B·W rows, R rows not yet ended, G greedy ones, P rows read
+together, T time, V vocabulary, D width, M tokens of all rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from torch import Tensor
 from chainrule.types import Batch, Source
 
 TABLE_ENTRIES = 2**23
-"""The most entries of a table of tokens by words that a draw makes at once: 32 MB."""
+"""The most entries of a table of tokens by words that is made to draw from: 32 MB."""
+
+MOST_ROWS = 1024
+"""Rows that are written at once: more would be no quicker, and their states would fill memory."""
 
 ALIVE = 0.75
 """Ended rows are dropped once no more than this share still goes on: moving a state costs about as much as a step."""
@@ -49,30 +52,41 @@ def draw(
     model draws as it would translate, without dropout.
     """
     W, B = samples + greedy, len(source.tokens_BS)
-    row_N = torch.arange(B * W, device=source.tokens_BS.device)
+    together = max(1, min(MOST_ROWS, TABLE_ENTRIES // int(model.output.size)) // W)
     limit = min(limit, getattr(model, "window", None) or limit)
-    tokens_NT = row_N.new_full((B * W, limit), eos)
-    open_R, token_R, t = row_N, torch.full_like(row_N, eos), 0
-    ended_R = torch.zeros_like(row_N, dtype=torch.bool)
+    tokens_NT = source.tokens_BS.new_full((B * W, limit), eos)
+    longest = 0
     with at_rest(model):
-        state = model.select(model.start(source), row_N // W)
-        for t in range(limit):
-            log_probs_RV, state = model.step(state, token_R)
-            token_R = pick(log_probs_RV, temperature)
-            if greedy:
-                first_G = (open_R % W == 0).nonzero()[:, 0]
-                token_R[first_G] = log_probs_RV[first_G].argmax(1)
-            token_R = token_R.masked_fill(ended_R, eos)
-            tokens_NT[open_R, t] = token_R
-            ended_R = token_R == eos
-            going = len(ended_R) - int(ended_R.sum())
-            if not going:
-                break
-            if going <= ALIVE * len(ended_R):
-                keep_R = (~ended_R).nonzero()[:, 0]
-                state = model.select(state, keep_R)
-                open_R, token_R, ended_R = open_R[keep_R], token_R[keep_R], ended_R[keep_R]
-    return drawn_from(tokens_NT[:, : t + 1], eos)
+        for first in range(0, B, together):
+            some = Source(*(part[first : first + together] for part in source))
+            rows_NT = tokens_NT[first * W : (first + together) * W]
+            longest = max(longest, _write(model, some, rows_NT, eos, greedy=greedy, temperature=temperature))
+    return drawn_from(tokens_NT[:, :longest], eos)
+
+
+def _write(model: Any, source: Source, tokens_NT: Tensor, eos: int, *, greedy: bool, temperature: float) -> int:
+    """Write rows of tokens over those given, which are all `eos` -> how long the longest came to be."""
+    N, limit = tokens_NT.shape
+    W, open_R = N // len(source.tokens_BS), torch.arange(N, device=tokens_NT.device)
+    state = model.select(model.start(source), open_R // W)
+    token_R, ended_R = torch.full_like(open_R, eos), torch.zeros_like(open_R, dtype=torch.bool)
+    for t in range(limit):
+        log_probs_RV, state = model.step(state, token_R)
+        token_R = pick(log_probs_RV, temperature)
+        if greedy:
+            first_G = (open_R % W == 0).nonzero()[:, 0]
+            token_R[first_G] = log_probs_RV[first_G].argmax(1)
+        token_R = token_R.masked_fill(ended_R, eos)
+        tokens_NT[open_R, t] = token_R
+        ended_R = token_R == eos
+        going = len(ended_R) - int(ended_R.sum())
+        if not going:
+            return t + 1
+        if going <= ALIVE * len(ended_R):
+            keep_R = (~ended_R).nonzero()[:, 0]
+            state = model.select(state, keep_R)
+            open_R, token_R, ended_R = open_R[keep_R], token_R[keep_R], ended_R[keep_R]
+    return limit
 
 
 def drawn_from(tokens_NT: Tensor, eos: int) -> Drawn:

@@ -52,6 +52,8 @@ class Standing:
     log_length: int = 0
     window_loss: float = 0.0  # summed since the last log line
     window_count: int = 0
+    window_steps: int = 0
+    window_figures: dict[str, float] = field(default_factory=dict)  # what the objective measures beside its loss
     stale: int = 0  # validations since the best
     measured_step: int = -1  # of the last validation
     ended_step: int = -1  # when the budget was last spent and all that follows from it was done
@@ -199,13 +201,15 @@ class Trainer:
         s = self.standing
         s.step, s.tokens, s.train_seconds = s.step + 1, s.tokens + count, s.train_seconds + seconds
         s.seconds = self.clock.seconds
-        s.window_loss, s.window_count = s.window_loss + loss, s.window_count + count
+        s.window_loss, s.window_count, s.window_steps = s.window_loss + loss, s.window_count + count, s.window_steps + 1
+        for name, value in getattr(self.objective, "figures", {}).items():
+            s.window_figures[name] = s.window_figures.get(name, 0.0) + value
         if used >= self.config.average_from:
             self.average.add(self.model)
         if s.step % self.config.log_steps == 0 and self.processes.leads:
             mean, lr = s.window_loss / s.window_count, self.optimizers[0].param_groups[0]["lr"]
-            s.window_loss, s.window_count = 0.0, 0
-            figures = getattr(self.objective, "figures", {})  # what an objective measures beside its loss
+            figures = {name: value / s.window_steps for name, value in s.window_figures.items()}
+            s.window_loss, s.window_count, s.window_steps, s.window_figures = 0.0, 0, 0, {}
             told = {"step": s.step, "tokens": s.tokens, "seconds": round(s.seconds, 3), "loss": mean, "lr": lr}
             self._log({**told, **figures})
             left = s.seconds / used * (1 - used) if used else math.inf
