@@ -23,10 +23,10 @@ FIRST_ROOM = 32
 class KeyValueCache:
     """Keys and values of the prefixes of R rows, in one buffer that grows by doubling.
 
-    The rows are A groups of W. Those of a group have grown out of one, as the hypotheses of a sentence do, and have most
-    of their past in common. So a group stores a position once for all its rows, and `own_AWN` says which of the N that
-    it stores are whose: reordering a beam moves nothing. When the buffer is full, positions that no row has any more
-    make room. Where there are none, the rows have parted for good, and each becomes a group of its own.
+    The rows are A groups of W. Those of a group have grown out of one, as the hypotheses of a sentence do, and have
+    most of their past in common. So a group stores a position once for all its rows, and `own_AWN` says which of the N
+    that it stores are whose: reordering a beam moves nothing. When the buffer is full, positions that no row has any
+    more make room. Where there are none, the rows have parted for good, and each becomes a group of its own.
 
     Two caches may share a buffer: the one that is first to write past its own end writes in place, any other copies
     first, so a state never changes under the hand that holds it.
@@ -42,7 +42,7 @@ class KeyValueCache:
         own_AWN: Tensor | None = None,
         written: list[int] | None = None,
     ) -> None:
-        """`own_AWN` None: one row a group, which has all that is stored; `written` is shared by those with one buffer."""
+        """`own_AWN` None: one row a group, which has all that is stored; `written`: what caches of one buffer share."""
         self.pairs_A2HCE, self.length, self.window, self.own_AWN = pairs_A2HCE, length, window, own_AWN
         self.rows, self.stored = (1, length) if own_AWN is None else own_AWN.shape[1:]
         self._written = [self.stored] if written is None else written
@@ -84,7 +84,7 @@ class KeyValueCache:
         if bool(needed_AN.all()):
             return self._parted(torch.arange(A * self.rows, device=device), new // self.rows)
         most = int(needed_AN.sum(1).max())
-        index_AN = needed_AN.byte().argsort(1, descending=True, stable=True)[:, :most]
+        index_AN = needed_AN.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
         own_AWN = self.own_AWN.gather(2, index_AN[:, None].expand(-1, self.rows, -1))
         moved_A2HCE = self._picked(torch.arange(A, device=device), index_AN, 2 * (most + new))
         return KeyValueCache(moved_A2HCE, self.length, self.window, own_AWN)
@@ -135,8 +135,10 @@ class KeyValueCache:
 
     def filled(self) -> tuple[Tensor, ...]:
         """The keys and the values of each row so far, RHLE each."""
-        rows = self if self.own_AWN is None else self._parted(torch.arange(self.own_AWN[:, :, 0].numel()), 0)
-        return rows.grouped()
+        if self.own_AWN is None:
+            return self.grouped()
+        row_R = torch.arange(len(self.own_AWN) * self.rows, device=self.own_AWN.device)
+        return self._parted(row_R, 0).grouped()
 
     def grouped(self) -> tuple[Tensor, ...]:
         """The keys and the values that each group has stored, AHNE each."""
@@ -146,7 +148,8 @@ class KeyValueCache:
         """Queries of rows -> those of groups, AHQE with Q = W·T."""
         if self.own_AWN is None:
             return query_RHTE
-        return query_RHTE.unflatten(0, (-1, self.rows)).transpose(1, 2).flatten(2, 3)
+        query_AHWTE: Tensor = query_RHTE.unflatten(0, (-1, self.rows)).transpose(1, 2)
+        return query_AHWTE.flatten(2, 3)
 
     def mask(self, new: int, given_1HTL: Tensor | None) -> Tensor | None:
         """What the last T = `new` positions of each row may see of what its group has stored, AHQN or A1QN.

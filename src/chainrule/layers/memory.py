@@ -49,10 +49,10 @@ def regrouped(
     """
     before_A = torch.arange(count, device=device)
     source_R = change(before_A.repeat_interleave(rows))
-    if len(source_R) % count == 0 and bool((source_R.view(count, -1) == before_A[:, None]).all()):
+    if len(source_R) and len(source_R) % count == 0 and bool((source_R.view(count, -1) == before_A[:, None]).all()):
         return None, len(source_R) // count
     source_A, count_A = source_R.unique_consecutive(return_counts=True)
-    rows = int(count_A[0])
+    rows = int(count_A[0]) if len(count_A) else 1
     return (source_A, rows) if bool((count_A == rows).all()) else (source_R, 1)
 
 

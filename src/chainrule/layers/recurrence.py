@@ -195,7 +195,7 @@ class Recurrence(nn.Module):
         for depth, (layer, before) in enumerate(zip(self.layers, state, strict=True)):
             assert isinstance(layer, RecurrentLayer)
             if depth:
-                hidden_1BH, last = layer(functional.dropout(hidden_1BH, self.dropout, self.training), before)
+                hidden_1BH, last = layer(drop(hidden_1BH, self.dropout, training=self.training), before)
             else:
                 hidden_1BH, last = layer.recur(hidden_1BH, before)
             after.append(last)

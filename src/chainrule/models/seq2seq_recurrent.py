@@ -14,7 +14,6 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from chainrule.graphs import left_out
 from chainrule.layers.dropout import drop
@@ -149,4 +148,4 @@ class Seq2SeqAttention(Translator):
         return torch.cat(vectors, 1), torch.cat(weights, 1), Attending(memory, recurrent, fed_BH)
 
     def _drop(self, inputs: Tensor) -> Tensor:
-        return F.dropout(inputs, self.config.dropout, self.training)
+        return drop(inputs, self.config.dropout, training=self.training)

@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from chainrule.errors import ConfigError
 from chainrule.layers.attention import KeyValueCache
 from chainrule.layers.blocks import Block, BlockShape, check_heads, initialise
+from chainrule.layers.dropout import drop
 from chainrule.layers.memory import Memory, source_mask, source_weights
 from chainrule.layers.positions import AddedPositions, Rotary
 from chainrule.models.translator import Translator, TranslatorConfig
@@ -79,7 +79,7 @@ class Stack(nn.Module):
         stream_BTD = embedded_BTD * self.scale if self.scale != 1.0 else embedded_BTD
         if self.positions is not None:
             stream_BTD = self.positions(stream_BTD, before)
-        return F.dropout(stream_BTD, self.dropout, self.training).flatten(0, 1)
+        return drop(stream_BTD, self.dropout, training=self.training).flatten(0, 1)
 
     def mask(self, new: int, before: int, seen_B11S: Tensor | None = None) -> Tensor | None:
         """What the blocks are given as their mask when `new` positions come after `before` others.

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from chainrule.errors import ConfigError
 from chainrule.layers.blocks import Block, BlockShape, check_heads
+from chainrule.layers.dropout import drop
 from chainrule.layers.relative import RelativePositions
 from chainrule.models.seq2seq_transformer import EncoderDecoder, Stack
 from chainrule.models.translator import TranslatorConfig
@@ -81,7 +81,7 @@ class RelativeStack(Stack):
         return bias_1HTL if seen_B11S is None else torch.where(seen_B11S, bias_1HTL, -torch.inf)
 
     def leave(self, stream_ND: Tensor) -> Tensor:
-        return F.dropout(super().leave(stream_ND), self.dropout, self.training)
+        return drop(super().leave(stream_ND), self.dropout, training=self.training)
 
 
 @MODELS.register("t5", family="t5", task="seq2seq")
