@@ -118,7 +118,6 @@ def test_a_recipe_for_a_translator_trains_on_pairs(path, tmp_path, monkeypatch):
     check_shape(run, path)
     assert run.source_tokenizer is run.tokenizer  # one vocabulary
     measured = run.evaluate_held_out(num_beams=1)
-    assert logged(run, "valid_bleu") == [pytest.approx(measured.bleu)]
     assert logged(run, "valid_loss") == [pytest.approx(measured.cross_entropy, rel=1e-4)]
     assert measured.cross_entropy < math.log(run.tokenizer.vocab_size) * 1.5
 

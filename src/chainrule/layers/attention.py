@@ -32,53 +32,53 @@ class KeyValueCache:
     first, so a state never changes under the hand that holds it.
     """
 
-    __slots__ = ("_written", "length", "own_AWN", "pairs_A2HCE", "rows", "stored", "window")
+    __slots__ = ("_written", "length", "own_AWN", "pairs_AC2HE", "rows", "stored", "window")
 
     def __init__(
         self,
-        pairs_A2HCE: Tensor,
+        pairs_AC2HE: Tensor,
         length: int,
         window: int,
         own_AWN: Tensor | None = None,
         written: list[int] | None = None,
     ) -> None:
         """`own_AWN` None: one row a group, which has all that is stored; `written`: what caches of one buffer share."""
-        self.pairs_A2HCE, self.length, self.window, self.own_AWN = pairs_A2HCE, length, window, own_AWN
+        self.pairs_AC2HE, self.length, self.window, self.own_AWN = pairs_AC2HE, length, window, own_AWN
         self.rows, self.stored = (1, length) if own_AWN is None else own_AWN.shape[1:]
         self._written = [self.stored] if written is None else written
 
     @classmethod
     def empty(cls, batch: int, heads: int, window: int, head_width: int, like: Tensor) -> KeyValueCache:
-        return cls(like.new_empty(batch, 2, heads, min(window, FIRST_ROOM), head_width), 0, window)
+        return cls(like.new_empty(batch, min(window, FIRST_ROOM), 2, heads, head_width), 0, window)
 
     # Growing
 
     def append(self, pairs_R2HTE: Tensor) -> KeyValueCache:
         """The cache of the prefixes that are T positions longer."""
         new = self.rows * pairs_R2HTE.shape[3]
-        fits = self._written[0] == self.stored and self.stored + new <= self.pairs_A2HCE.shape[3]
+        fits = self._written[0] == self.stored and self.stored + new <= self.pairs_AC2HE.shape[1]
         return (self if fits else self._with_room(new))._extended(pairs_R2HTE)
 
     def _extended(self, pairs_R2HTE: Tensor) -> KeyValueCache:
         W, T = self.rows, pairs_R2HTE.shape[3]
         end = self._written[0] = self.stored + W * T
-        place_A2HQE, own_AWN = self.pairs_A2HCE[:, :, :, self.stored : end], self.own_AWN
+        place_AQ2HE, pairs_RT2HE = self.pairs_AC2HE[:, self.stored : end], pairs_R2HTE.permute(0, 3, 1, 2, 4)
+        own_AWN = self.own_AWN
         if own_AWN is None:
-            place_A2HQE.copy_(pairs_R2HTE)
+            place_AQ2HE.copy_(pairs_RT2HE)
         else:
-            pairs_AW2HTE = pairs_R2HTE.unflatten(0, (-1, W))
-            place_A2HQE.unflatten(3, (W, T)).copy_(pairs_AW2HTE.permute(0, 2, 3, 1, 4, 5))
+            place_AQ2HE.unflatten(1, (W, T)).copy_(pairs_RT2HE.unflatten(0, (-1, W)))
             new_WQ = torch.eye(W, dtype=torch.bool, device=own_AWN.device).repeat_interleave(T, 1)
             own_AWN = torch.cat([own_AWN, new_WQ.expand(len(own_AWN), -1, -1)], 2)
-        return KeyValueCache(self.pairs_A2HCE, self.length + T, self.window, own_AWN, self._written)
+        return KeyValueCache(self.pairs_AC2HE, self.length + T, self.window, own_AWN, self._written)
 
     def _with_room(self, new: int) -> KeyValueCache:
         """The same with a buffer of its own that has room for so many more positions of each group."""
         if self.own_AWN is None:
-            longer, room = self.length + new, self.pairs_A2HCE.shape[3]
-            moved_A2HCE = self._buffer(len(self.pairs_A2HCE), room if longer <= room else self._room(longer))
-            moved_A2HCE[:, :, :, : self.length] = self.pairs_A2HCE[:, :, :, : self.length]
-            return KeyValueCache(moved_A2HCE, self.length, self.window)
+            longer, room = self.length + new, self.pairs_AC2HE.shape[1]
+            moved_AC2HE = self._buffer(len(self.pairs_AC2HE), room if longer <= room else self._room(longer))
+            moved_AC2HE[:, : self.length] = self.pairs_AC2HE[:, : self.length]
+            return KeyValueCache(moved_AC2HE, self.length, self.window)
         A, device = len(self.own_AWN), self.own_AWN.device
         needed_AN = self.own_AWN.any(1)
         if bool(needed_AN.all()):
@@ -86,27 +86,27 @@ class KeyValueCache:
         most = int(needed_AN.sum(1).max())
         index_AN = needed_AN.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
         own_AWN = self.own_AWN.gather(2, index_AN[:, None].expand(-1, self.rows, -1))
-        moved_A2HCE = self._picked(torch.arange(A, device=device), index_AN, 2 * (most + new))
-        return KeyValueCache(moved_A2HCE, self.length, self.window, own_AWN)
+        moved_AC2HE = self._picked(torch.arange(A, device=device), index_AN, 2 * (most + new))
+        return KeyValueCache(moved_AC2HE, self.length, self.window, own_AWN)
 
     def _parted(self, row_K: Tensor, new: int) -> KeyValueCache:
         """Some rows, each as a group of its own with room for so many more positions."""
         assert self.own_AWN is not None
         own_KN = self.own_AWN.flatten(0, 1).index_select(0, row_K)
         index_KL = own_KN.nonzero()[:, 1].view(len(row_K), self.length)
-        moved_K2HCE = self._picked(row_K // self.rows, index_KL, self._room(self.length + new))
-        return KeyValueCache(moved_K2HCE, self.length, self.window)
+        moved_KC2HE = self._picked(row_K // self.rows, index_KL, self._room(self.length + new))
+        return KeyValueCache(moved_KC2HE, self.length, self.window)
 
     def _picked(self, group_K: Tensor, index_KN: Tensor, room: int) -> Tensor:
-        """A buffer of so many positions a group that begins with some of those stored by some groups."""
-        moved_K2HCE = self._buffer(len(group_K), room)
-        picked_KN2HE = self.pairs_A2HCE[group_K[:, None], :, :, index_KN]
-        moved_K2HCE[:, :, :, : index_KN.shape[1]] = picked_KN2HE.permute(0, 2, 3, 1, 4)
-        return moved_K2HCE
+        """A buffer of so many positions a group that begins with some of those that some groups store."""
+        moved_KC2HE = self._buffer(len(group_K), room)
+        flat_M = (index_KN + group_K[:, None] * self.pairs_AC2HE.shape[1]).flatten()
+        picked_M2HE = self.pairs_AC2HE.flatten(0, 1).index_select(0, flat_M)
+        moved_KC2HE[:, : index_KN.shape[1]] = picked_M2HE.view(*index_KN.shape, *picked_M2HE.shape[1:])
+        return moved_KC2HE
 
     def _buffer(self, groups: int, room: int) -> Tensor:
-        _, two, heads, _, width = self.pairs_A2HCE.shape
-        return self.pairs_A2HCE.new_empty(groups, two, heads, room, width)
+        return self.pairs_AC2HE.new_empty(groups, room, *self.pairs_AC2HE.shape[2:])
 
     def _room(self, longer: int) -> int:
         return max(longer, min(2 * longer, self.window))
@@ -115,7 +115,7 @@ class KeyValueCache:
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> KeyValueCache:
         """What `change` does to rows is done to their prefixes."""
-        A, W, device = len(self.pairs_A2HCE), self.rows, self.pairs_A2HCE.device
+        A, W, device = len(self.pairs_AC2HE), self.rows, self.pairs_AC2HE.device
         group_A, rows = regrouped(change, A, W, device)
         row_K = change(torch.arange(A * W, device=device))
         if rows == 1 and self.own_AWN is not None:
@@ -123,13 +123,12 @@ class KeyValueCache:
         own_AWN = None
         if rows > 1:
             own_AWN = row_K.new_ones(A, W, self.stored, dtype=torch.bool) if self.own_AWN is None else self.own_AWN
-            own_AWN = own_AWN.flatten(0, 1).index_select(0, row_K).view(-1, rows, self.stored)
+            own_AWN = own_AWN.flatten(0, 1).index_select(0, row_K).view(len(row_K) // rows, rows, self.stored)
         if group_A is None:
-            return KeyValueCache(self.pairs_A2HCE, self.length, self.window, own_AWN, self._written)
-        moved_A2HCE = self._buffer(len(group_A), self.pairs_A2HCE.shape[3])
-        place_A2HNE = moved_A2HCE[:, :, :, : self.stored]
-        torch.index_select(self.pairs_A2HCE[:, :, :, : self.stored], 0, group_A, out=place_A2HNE)
-        return KeyValueCache(moved_A2HCE, self.length, self.window, own_AWN)
+            return KeyValueCache(self.pairs_AC2HE, self.length, self.window, own_AWN, self._written)
+        moved_AC2HE = self._buffer(len(group_A), self.pairs_AC2HE.shape[1])
+        torch.index_select(self.pairs_AC2HE[:, : self.stored], 0, group_A, out=moved_AC2HE[:, : self.stored])
+        return KeyValueCache(moved_AC2HE, self.length, self.window, own_AWN)
 
     # What is attended to
 
@@ -142,7 +141,7 @@ class KeyValueCache:
 
     def grouped(self) -> tuple[Tensor, ...]:
         """The keys and the values that each group has stored, AHNE each."""
-        return self.pairs_A2HCE[:, :, :, : self.stored].unbind(1)
+        return self.pairs_AC2HE[:, : self.stored].transpose(1, 3).unbind(2)
 
     def group(self, query_RHTE: Tensor) -> Tensor:
         """Queries of rows -> those of groups, AHQE with Q = W·T."""
