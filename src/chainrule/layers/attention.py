@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from chainrule.layers.dot_product import dot_product_attention
 from chainrule.layers.memory import regrouped
 from chainrule.layers.positions import Rotary
 
@@ -202,7 +202,7 @@ def attend(
     alone = mask is None and causal and T > 1
     if alone and before:
         mask = causal_mask(T, before, query.device)
-    mixed = F.scaled_dot_product_attention(query, key, value, mask, dropout, alone and not before, scale=scale)
+    mixed = dot_product_attention(query, key, value, mask, dropout, causal=alone and not before, scale=scale)
     return mixed.transpose(1, 2).reshape(len(projected_NX), heads * E), cache
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from chainrule.layers.dot_product import dot_product_attention
 
 
 class Memory:
@@ -68,9 +69,7 @@ def attend_source(
     key_AHSE, value_AHSE = memory.pairs[layer]
     A, H, _, E = key_AHSE.shape
     query_AHQE = query_ND.view(A, -1, H, E).transpose(1, 2)  # Q = W·T: the queries of all rows of one source
-    mixed_AHQE = F.scaled_dot_product_attention(
-        query_AHQE, key_AHSE, value_AHSE, memory.mask_A11S, dropout, scale=scale
-    )
+    mixed_AHQE = dot_product_attention(query_AHQE, key_AHSE, value_AHSE, memory.mask_A11S, dropout, scale=scale)
     return mixed_AHQE.transpose(1, 2).reshape(len(query_ND), H * E)
 
 
