@@ -40,7 +40,9 @@ def write_splits(folder: Path) -> dict[str, Path]:
 
 
 TRANSLATORS = (
-    Contender("seq2seq-attention", "seq2seq-attention", options={"cell": "gru", "dropout": 0.0}),
+    Contender(
+        "seq2seq-attention", "seq2seq-attention", options={"cell": "gru", "input_feeding": False, "dropout": 0.0}
+    ),
     Contender(
         "seq2seq-transformer",
         "seq2seq-transformer",
@@ -61,7 +63,7 @@ def run_translation_demo(out: Path, seconds: float, listener: Listener) -> tuple
         tokenizer="bpe",
         vocab_size=350,  # few pieces, so that a number is spelled in few ways
         minutes=seconds / 60,
-        settings={"training": {"max_tokens": 640}},
+        settings={"training": {"max_tokens": 960}},
         out=out / "translators",
         listener=listener,
         done=lambda row: listener.note(f"  {row.exact_match:.1%} exact match"),

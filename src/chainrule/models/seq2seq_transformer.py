@@ -35,7 +35,8 @@ class Seq2SeqTransformerConfig(TranslatorConfig):
     feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="share of the attention weights dropped")
     context: int = Field(1024, ge=2, description="most tokens of a source or a target")
-    positions: Literal["rotary", "sinusoidal", "learned", "none"] = "rotary"
+    # Rotary positions tell a side's own distances alone: the decoder could not see where in the source it looks.
+    positions: Literal["rotary", "sinusoidal", "learned", "none"] = "sinusoidal"
     norm: Literal["pre", "post"] = "pre"
     activation: Literal["relu2", "gelu", "gelu-tanh", "relu", "swish"] = "relu2"
     bias: bool = Field(False, description="biases in the linear layers and norms")
