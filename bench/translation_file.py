@@ -28,7 +28,7 @@ from chainrule.machine import PeakMemory
 
 SEARCH: dict[str, Any] = {"num_beams": 5, "max_new_tokens": 30}
 WORDS, MOST_SECONDS = 2000, 1.0
-DEVIATIONS = {"embedding": 0.1, "narrow": 0.01, "project_source": 0.6}
+DEVIATIONS = {"embedding": 0.5, "narrow": 0.01}
 OTHER_DEVIATION = 0.3
 """Of the random weights: such that what is written depends most on the source."""
 

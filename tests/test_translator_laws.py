@@ -274,9 +274,9 @@ LEARNERS: list[Case] = [
     *((name, "softmax", {}) for name in TRANSLATORS),
     *(("seq2seq-attention", "softmax", {"score": score, "input_feeding": False}) for score in ("dot", "additive")),
     ("seq2seq-attention", "hierarchical", {"cell": "gru"}),
-    ("seq2seq-transformer", "softmax", {"separate": True, "norm": "post"}),
+    ("seq2seq-transformer", "softmax", {"separate": True, "norm": "post", "positions": "rotary"}),
     ("seq2seq-transformer", "adaptive", {"positions": "learned"}),
-    ("seq2seq-transformer", "nce", {}),
+    ("seq2seq-transformer", "nce", {"positions": "rotary"}),
     ("t5", "sampled", {"gated": True}),
 ]
 
