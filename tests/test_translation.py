@@ -28,6 +28,7 @@ CONTEXT = 24
 SMALL: dict[str, Any] = {
     "embedding": 16,
     "heads": 2,
+    "positions": "rotary",  # which learn soonest at such a width
     "encoder_layers": 1,
     "decoder_layers": 1,
     "feedforward": 32,

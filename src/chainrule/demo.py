@@ -63,7 +63,7 @@ def run_translation_demo(out: Path, seconds: float, listener: Listener) -> tuple
         tokenizer="bpe",
         vocab_size=350,  # few pieces, so that a number is spelled in few ways
         minutes=seconds / 60,
-        settings={"training": {"max_tokens": 960}},
+        settings={"training": {"max_tokens": 720}},
         out=out / "translators",
         listener=listener,
         done=lambda row: listener.note(f"  {row.exact_match:.1%} exact match"),

@@ -13,7 +13,7 @@ from chainrule.cli.common import Json, print_json, say, training_display
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the text and the runs.")] = Path("runs/demo"),
     seconds: Annotated[float, typer.Option(help="Training time of each model.")] = 18.0,
-    translation_seconds: Annotated[float, typer.Option(help="Training time of each translator.")] = 60.0,
+    translation_seconds: Annotated[float, typer.Option(help="Training time of each translator.")] = 75.0,
     json: Json = False,
 ) -> None:
     """Train a spread of models on text that every Python has, and two translators; show leaderboards and samples."""
