@@ -76,7 +76,6 @@ def project_model(peer: Any) -> Any:
 
 
 def peer_texts(peer: Any, source_BS: Tensor, beams: int, length: int) -> list[list[int]]:
-    early: dict[str, bool] = {"early_stopping": True} if beams > 1 else {}
     with torch.inference_mode():
         written = peer.generate(
             input_ids=source_BS,
@@ -84,7 +83,6 @@ def peer_texts(peer: Any, source_BS: Tensor, beams: int, length: int) -> list[li
             num_beams=beams,
             do_sample=False,
             max_new_tokens=length,
-            **early,
         )
     return [_until_eos(tokens[1:]) for tokens in written.tolist()]
 

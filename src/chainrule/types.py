@@ -76,6 +76,7 @@ class Outputs(NamedTuple):
 
     hidden_BTD: Tensor
     state: State
+    extra: Tensor | None = None  # what the model adds to the loss in training: a sum in nats, e.g. of a length foretold
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ compare by
 
     score = log p / length ^ length_penalty        (length counts the new tokens, eos included)
 
-A start is left as soon as K of its hypotheses have finished (what Marian, fairseq and transformers, there with
-`early_stopping=True`, do too), or earlier, when none of the open ones can reach the score of the n-th best finished one
-any more, which changes no result. At the limit on length the first K candidates of any kind finish. Width 1 is greedy
-search; a beam wide enough for every sequence is exhaustive search.
+A start is left when K of its hypotheses have finished and the best open one, as long as it is now, scores no better than
+the worst of the best K (what transformers does by default), or earlier, when none of the open ones can reach the score
+of the n-th best finished one any more, which changes no result. At the limit on length the first K candidates of any
+kind finish. Width 1 is greedy search; a beam wide enough for every sequence is exhaustive search.
 
 Legend: B starts, A starts still searched, K width, W open hypotheses of each, R = A·W rows of the model, V vocabulary,
 M candidates taken of each, J blocks of the vocabulary, S words of a block, N entries of any kind, T time.
@@ -211,8 +211,8 @@ class _Beam:
         log_prob_AW, column_AW = open_AM.topk(min(self.places, open_AM.shape[1]), 1)
         # A hypothesis only loses log-probability on its way, so this is the best score it can end with.
         reach_A = log_prob_AW[:, 0] / (self.reach_A if self.penalty > 0 else (length + 1) ** self.penalty)
-        full_A = self.best_AK[:, -1] > -math.inf
-        hopeful_A = (reach_A > self.best_AK[:, self.wanted - 1]) & ~full_A
+        likely_A = log_prob_AW[:, 0] / length**self.penalty > self.best_AK[:, -1]  # so while fewer than K have finished
+        hopeful_A = (reach_A > self.best_AK[:, self.wanted - 1]) & likely_A
         possible_A = (log_prob_AW > -math.inf).sum(1)
         open_A: list[int] = (possible_A * hopeful_A).tolist()  # the one wait for the device in a step
         active = [index for index, places in enumerate(open_A) if places]
