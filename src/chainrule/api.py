@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.config import RunConfig, merge, parse, read_toml
+from chainrule.corpora import form_for
 from chainrule.errors import ConfigError, RunError
 from chainrule.fitting import Listener, fit
 from chainrule.registry import MODELS
@@ -21,17 +22,29 @@ from chainrule.runs import RunFolder
 from chainrule.translator_run import TranslatorRun
 
 
-def load(path: str | Path, *, device: str = "auto") -> Run:
-    """The run in a folder, its model on the best device there is; a translator comes as a TranslatorRun."""
+def load(path: str | Path, *, device: str = "auto", settings: Mapping[str, Any] | None = None) -> Run:
+    """The run in a folder, its model on the best device there is; a translator comes as a TranslatorRun.
+
+    `settings` are nested as in config.toml and change what needs no training, such as {"model": {"gamma": 0.2}}.
+    """
     run = Run(path, device=device)
-    if MODELS.get(run.config.model.name).about["task"] != "seq2seq":
-        return run
-    return TranslatorRun(path, device=device)
+    if MODELS.get(run.config.model.name).about["task"] == "seq2seq":
+        run = TranslatorRun(path, device=device)
+    for section, options in (settings or {}).items():
+        if section != "model" or not isinstance(options, Mapping):
+            raise ConfigError(
+                f"--set {section} is for training; of a finished run some options of the model can be set, such as "
+                "--set model.gamma=0.2"
+            )
+        run.adjust(**options)
+    return run
 
 
-def load_translator(path: str | Path, *, device: str = "auto") -> TranslatorRun:
+def load_translator(
+    path: str | Path, *, device: str = "auto", settings: Mapping[str, Any] | None = None
+) -> TranslatorRun:
     """The translator in a folder; what is no translator is refused."""
-    run = load(path, device=device)
+    run = load(path, device=device, settings=settings)
     if not isinstance(run, TranslatorRun):
         raise RunError(
             f"{path} is a {run.config.model.name}, which is no translator; train one with: chainrule train SOURCE "
@@ -104,6 +117,8 @@ def make_config(file: str | Path | None, named: Mapping[str, Any], settings: Map
     """A run's configuration from a file, then named options, then settings, the later ones winning."""
     values = merge(read_toml(file) if file else {}, _without_empty(named))
     values = merge(values, settings)
+    if name := values.get("model", {}).get("name"):
+        values = merge(values, {"model": {"name": form_for(name, values.get("data", {}).get("train", ()))}})
     if values.get("init"):
         names = (values.get(section, {}).get(key) for section, key in (("model", "name"), ("tokenizer", "kind")))
         values = merge(_start(Path(values["init"]), *names), values)

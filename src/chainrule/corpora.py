@@ -24,7 +24,7 @@ from chainrule.evaluation.pairs import loss_of_batches
 from chainrule.evaluation.perplexity import Likelihood, evaluate_tokens
 from chainrule.registry import MODELS, OBJECTIVES
 from chainrule.runs import RunFolder
-from chainrule.text.pairs import TAB_SUFFIX
+from chainrule.text.pairs import TAB_SUFFIX, hold_pairs
 from chainrule.text.readers import Texts, open_texts
 from chainrule.text.sources import kind_of
 from chainrule.text.split import hold_out
@@ -91,12 +91,27 @@ def reads_spans(config: RunConfig) -> bool:
 
 def refuse_pairs(paths: Sequence[str], model: str) -> None:
     """A language model reads one text; what looks like the two sides of pairs was hardly meant as one."""
-    alike = len(paths) == 2 and _languages(Path(paths[0]), Path(paths[1]))
-    if alike or any(kind_of(Path(path)) == TAB_SUFFIX for path in paths):
+    if look_like_pairs(paths):
         raise DataError(
             f"{' and '.join(paths)} look like pairs, but {model} is a language model and reads one text; choose a "
             "translator (--model seq2seq-attention), or give one side, or both joined in one .txt file"
         )
+
+
+def form_for(model: str, paths: Sequence[str]) -> str:
+    """The form of a model that fits the data: `at` of pairs is `seq2seq-at`, `hybrid` of one text is `hybrid-lm`."""
+    about = MODELS.get(model).about
+    if not paths or "counterpart" not in about:
+        return model
+    translates = about["task"] == "seq2seq"
+    fits = len(paths) == 2 or all(map(hold_pairs, paths)) if translates else not look_like_pairs(paths)
+    return model if fits else about["counterpart"]
+
+
+def look_like_pairs(paths: Sequence[str]) -> bool:
+    """train.en and train.de, or pairs.tsv."""
+    alike = len(paths) == 2 and _languages(Path(paths[0]), Path(paths[1]))
+    return alike or any(kind_of(Path(path)) == TAB_SUFFIX for path in paths)
 
 
 def _languages(first: Path, second: Path) -> bool:

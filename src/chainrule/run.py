@@ -24,7 +24,7 @@ from chainrule.evaluation.report import Evaluation, evaluate
 from chainrule.evaluation.speed import generation_speed
 from chainrule.machine import choose_device, physical_cores, threads
 from chainrule.registry import MODELS
-from chainrule.runs import RunFolder, count_parameters, load_model
+from chainrule.runs import RunFolder, adjust, count_parameters, load_model
 from chainrule.text.parallel import ordered_map
 from chainrule.text.readers import open_texts
 from chainrule.text.tokenizers import Tokenizer
@@ -88,6 +88,10 @@ class Run:
     @property
     def parameters(self) -> int:
         return count_parameters(self.model)
+
+    def adjust(self, **options: Any) -> None:
+        """Set options of the model that need no training, such as gamma of `hybrid`; the folder stays as it is."""
+        adjust(self.model, options)
 
     # Measuring
 

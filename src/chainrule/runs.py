@@ -236,6 +236,17 @@ def load_model(folder: RunFolder, tokenizer: Tokenizer) -> nn.Module:
     return model.eval()
 
 
+def adjust(model: Any, options: dict[str, Any]) -> None:
+    """Change options of a trained model, those that its configuration marks as live: no weight depends on them."""
+    fields = getattr(type(model.config), "model_fields", {})
+    live = [name for name, field in fields.items() if (field.json_schema_extra or {}).get("live")]
+    for name in options:
+        if name not in live:
+            can = f"; what can be set now: {', '.join(live)}" if live else "; nothing can be set after its training"
+            raise ConfigError(f"model.{name} was settled when the model was trained{can}")
+    model.config = parse(type(model.config), {**model.config.model_dump(), **options}, "model")
+
+
 def _vocabulary(tokenizer: Tokenizer, counts_V: Tensor, source: Tokenizer | None) -> Vocabulary:
     read = None if source is None else Vocabulary(source.vocab_size, source.eos, np.zeros(source.vocab_size, np.int64))
     return Vocabulary(tokenizer.vocab_size, tokenizer.eos, counts_V.numpy(), read)

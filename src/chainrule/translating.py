@@ -8,6 +8,7 @@ Legend: B batch, T time, S source time.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,12 +17,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from chainrule.decoding import Ensemble, Hypothesis, beam_search
 from chainrule.errors import ConfigError
 from chainrule.evaluation.pairs import length_limit, source_of
 from chainrule.evaluation.perplexity import evaluating
 from chainrule.text.tokenizers import Tokenizer
+from chainrule.types import Source
 
 if TYPE_CHECKING:
     from chainrule.translator_run import TranslatorRun
@@ -45,10 +48,17 @@ class Search:
     copy_unknown: bool = True  # <unk> becomes the source word that was most attended to
     attention: bool = False  # tell where the model looked
     batch_size: int = 32  # lines translated together at most
+    mode: str = "ar"  # hybrid: ar writes step by step, nar all words at once, draft what greedy ar does in few passes
+    lengths: int = 1  # mode nar: so many lengths are tried, and the step-by-step branch chooses
+    refine: int = 0  # mode nar: the least certain words are written again so many times
 
     @property
     def told(self) -> str:
         """The search in words, for a protocol."""
+        if self.mode == "nar":
+            return f"one parallel pass, {self.lengths} length(s), {self.refine} refinement(s)"
+        if self.mode == "draft":
+            return "greedy search, checked drafts"
         if self.num_beams == 1:
             return "greedy search"
         return f"beam search, {self.num_beams} beams, length penalty {self.length_penalty:g}"
@@ -71,6 +81,7 @@ class Translation:
     score: float = 0.0
     log_prob: float = 0.0
     tokens: int = 0
+    passes: int | None = None  # of the decoder, where it drafts
     looked: Looked | None = field(default=None, repr=False)
 
 
@@ -111,12 +122,35 @@ def check_together(runs: Sequence[TranslatorRun], search: Search) -> None:
         raise ConfigError(
             f"{first.folder.path} is a {first.config.model.name}, which has no attention to show; leave --attention out"
         )
+    if search.mode != "ar":
+        _check_mode(runs, search)
+    elif search.lengths != 1 or search.refine:
+        raise ConfigError("lengths and refine are of --mode nar, which writes all words at once; give that mode too")
     if search.num_beams < 1:
         raise ConfigError(f"the beam has {search.num_beams} places, but at least 1 is needed.")
     if search.max_new_tokens is not None and search.max_new_tokens < 1:
         raise ConfigError(f"max_new_tokens is {search.max_new_tokens}, but at least 1 token must be asked for.")
     if search.batch_size < 1:
         raise ConfigError(f"batch_size is {search.batch_size}, but at least 1 line must be translated at a time.")
+
+
+def _check_mode(runs: Sequence[TranslatorRun], search: Search) -> None:
+    """Writing all words at once is what `hybrid` can, by itself and from the first word on."""
+    first, modes = runs[0], runs[0].model.modes
+    if search.mode not in modes:
+        raise ConfigError(
+            f"--mode is {search.mode}, but {first.folder.path} is a {first.config.model.name}, which knows "
+            f"{', '.join(modes)}; train a hybrid for others"
+        )
+    if len(runs) > 1 or search.prefix or search.num_return_sequences > 1:
+        raise ConfigError(f"--mode {search.mode} gives one translation by one run; leave ensemble, prefix, n-best out")
+    if search.num_beams > 1:
+        raise ConfigError(f"--mode {search.mode} keeps no beam; leave --num-beams out, or search with --mode ar")
+    if search.lengths < 1 or search.refine < 0 or (search.mode == "draft" and (search.lengths > 1 or search.refine)):
+        raise ConfigError(
+            f"--mode {search.mode} with lengths = {search.lengths} and refine = {search.refine}: mode nar takes at "
+            "least 1 length and 0 refinements, mode draft neither"
+        )
 
 
 def _translate_window(
@@ -157,20 +191,47 @@ def _translate_batch(runs: Sequence[TranslatorRun], lines: list[_Line], search: 
     prompt_BT = torch.tensor([[eos, *given]] * len(lines), device=device)
     limits = [_limit(runs, line, search, len(given)) for line in lines]
     models = [run.model for run in runs]
-    stepper: Any = models[0] if len(runs) == 1 else Ensemble(models)
     with evaluating(models[0]):
-        found = beam_search(
-            stepper,
-            stepper.start(sources[0] if len(runs) == 1 else sources),
-            prompt_BT,
-            eos=eos,
-            beams=search.num_beams,
-            max_new_tokens=limits,
-            length_penalty=search.length_penalty,
-            num_return_sequences=search.num_return_sequences,
-        )
-        for line, hypotheses in zip(lines, found, strict=True):
-            yield [_translation(first, line, given, one, search) for one in hypotheses]
+        if search.mode == "ar":
+            found = _by_steps(models, sources, prompt_BT, eos, limits, search)
+        else:
+            found = _in_parallel(models[0], sources[0], eos, limits, search)
+        for line, (hypotheses, passes) in zip(lines, found, strict=True):
+            yield [_translation(first, line, given, one, search, passes) for one in hypotheses]
+
+
+Found = list[tuple[list[Hypothesis], int | None]]
+"""The translations of each line, and in how many passes they were made where that is told."""
+
+
+def _by_steps(
+    models: list[Any], sources: list[Source], prompt_BT: Tensor, eos: int, limits: list[int], search: Search
+) -> Found:
+    stepper: Any = models[0] if len(models) == 1 else Ensemble(models)
+    found = beam_search(
+        stepper,
+        stepper.start(sources[0] if len(models) == 1 else sources),
+        prompt_BT,
+        eos=eos,
+        beams=search.num_beams,
+        max_new_tokens=limits,
+        length_penalty=search.length_penalty,
+        num_return_sequences=search.num_return_sequences,
+    )
+    return [(hypotheses, None) for hypotheses in found]
+
+
+def _in_parallel(model: Any, source: Source, eos: int, limits: list[int], search: Search) -> Found:
+    """All words at once; how probable they are is not known."""
+    from chainrule.decoding.parallel import draft_in_parallel, translate_in_parallel
+
+    if search.mode == "nar":
+        rows = translate_in_parallel(model, source, lengths=search.lengths, refine=search.refine, eos=eos)
+        passes = [1 + search.refine] * len(rows)
+    else:
+        rows, passes = draft_in_parallel(model, source, eos=eos, limits=limits)
+    kept = [row[:limit] for row, limit in zip(rows, limits, strict=True)]
+    return [([Hypothesis(row, math.nan, math.nan)], count) for row, count in zip(kept, passes, strict=True)]
 
 
 def _limit(runs: Sequence[TranslatorRun], line: _Line, search: Search, given: int) -> int:
@@ -185,7 +246,7 @@ def _limit(runs: Sequence[TranslatorRun], line: _Line, search: Search, given: in
 
 
 def _translation(
-    run: TranslatorRun, line: _Line, given: list[int], hypothesis: Hypothesis, search: Search
+    run: TranslatorRun, line: _Line, given: list[int], hypothesis: Hypothesis, search: Search, passes: int | None
 ) -> Translation:
     written = [*given, *hypothesis.tokens]
     tokens = [token for token in written if token != run.tokenizer.eos and token < run.tokenizer.vocab_size]
@@ -197,7 +258,12 @@ def _translation(
         if unknown:
             text = _copy_unknown(text, tokens, looked, run.tokenizer)
     return Translation(
-        text, hypothesis.score, hypothesis.log_prob, len(hypothesis.tokens), looked if search.attention else None
+        text,
+        hypothesis.score,
+        hypothesis.log_prob,
+        len(hypothesis.tokens),
+        passes,
+        looked if search.attention else None,
     )
 
 

@@ -28,6 +28,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any option of config.toml, e.g. model.hidden=200."),
 ]
+LiveSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="An option of the model that needs no training: model.gamma=0.2."),
+]
 
 
 def say(text: str) -> None:

@@ -15,7 +15,7 @@ def distill(
     teacher: Annotated[Path, typer.Argument(metavar="TEACHER", help="The folder of a trained translator.")],
     data: Annotated[list[str], typer.Option(help="The sources to translate: a text, or pairs (given twice, or .tsv).")],
     out: Annotated[Path, typer.Option(help="The new pairs: a .tsv file, or a .jsonl file.")],
-    num_beams: Beams = 5,
+    num_beams: Beams = None,
     length_penalty: LengthPenalty = 1.0,
     batch_size: BatchSize = 32,
     json: Json = False,
@@ -31,7 +31,7 @@ def distill(
             data,
             out,
             progress=progress,
-            num_beams=num_beams,
+            num_beams=5 if num_beams is None else num_beams,
             length_penalty=length_penalty,
             batch_size=batch_size,
         )

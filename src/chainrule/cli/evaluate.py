@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Field, Json, counting, print_fields, print_json, say, tell_warnings
-from chainrule.cli.translate import BatchSize, Beams, LengthPenalty
+from chainrule.cli.common import Field, Json, LiveSettings, counting, print_fields, print_json, say, tell_warnings
+from chainrule.cli.translate import BatchSize, Beams, LengthPenalty, Lengths, Mode, Refine, parallel_options
 
 if TYPE_CHECKING:
     from chainrule.translator_run import TranslatorRun
@@ -27,10 +27,14 @@ def evaluate(
     bleu_tokenizer: Annotated[
         str | None, typer.Option(help="Pairs: sacreBLEU's tokeniser (default: zh for Chinese, else 13a).")
     ] = None,
-    num_beams: Beams = 5,
+    num_beams: Beams = None,
     length_penalty: LengthPenalty = 1.0,
     batch_size: BatchSize = 32,
+    mode: Mode = "ar",
+    lengths: Lengths = 1,
+    refine: Refine = 0,
     outputs: Annotated[Path | None, typer.Option(help="Pairs: write the translations to this file.")] = None,
+    settings: LiveSettings = None,
     json: Json = False,
 ) -> None:
     """Measure a run on a text: tokens, OOV, perplexity, cross-entropy, bits per byte; on pairs also BLEU, chrF, ROUGE.
@@ -38,19 +42,24 @@ def evaluate(
     With a second translator before the pairs, both are measured and their difference is tested.
     """
     from chainrule import api
+    from chainrule.config import parse_settings
     from chainrule.errors import ConfigError
     from chainrule.translator_run import TranslatorRun
 
     tell_warnings()
     second = Path(texts[0]) if len(texts) > 1 and (Path(texts[0]) / "config.toml").exists() else None
-    loaded = api.load(run)
+    loaded = api.load(run, settings=parse_settings(settings or []))
     if isinstance(loaded, TranslatorRun):
         others = [api.load_translator(second)] if second else []
         options = {"lowercase": lowercase, "bleu_tokenizer": bleu_tokenizer, "references": reference or []}
-        search = {"num_beams": num_beams, "length_penalty": length_penalty, "batch_size": batch_size}
+        search = {
+            **parallel_options(num_beams, mode, lengths, refine),
+            "length_penalty": length_penalty,
+            "batch_size": batch_size,
+        }
         _evaluate_pairs([loaded, *others], texts[len(others) :], options, search, outputs, json)
         return
-    if second is not None or reference or lowercase or bleu_tokenizer or outputs:
+    if second is not None or reference or lowercase or bleu_tokenizer or outputs or mode != "ar":
         raise ConfigError(
             f"{run} is a {loaded.config.model.name}, a language model; translations, their references and a second run "
             "are measured with translators; give one text, or use chainrule compare"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.common import Field, Json, RunPath, print_json, tell_warnings
+from chainrule.cli.common import Field, Json, LiveSettings, RunPath, print_json, tell_warnings
 
 if TYPE_CHECKING:
     from chainrule.run import LineScore
@@ -22,6 +22,7 @@ def score(
     target: Annotated[Path | None, typer.Argument(help="Of a translator: the translations to score.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show log p of every token.")] = False,
     field: Field = None,
+    settings: LiveSettings = None,
     json: Json = False,
 ) -> None:
     """Print log p of each line in nats, its <eos> included; with --json one object a line.
@@ -29,11 +30,12 @@ def score(
     A translator scores given translations: FILE and TARGET are parallel, or FILE holds pairs (.tsv, .jsonl).
     """
     from chainrule import api
+    from chainrule.config import parse_settings
     from chainrule.text.readers import lines_in, open_texts
     from chainrule.translator_run import TranslatorRun
 
     tell_warnings()
-    loaded = api.load(run)
+    loaded = api.load(run, settings=parse_settings(settings or []))
     if isinstance(loaded, TranslatorRun):
         _print(loaded.score_pairs([file] if target is None else [file, target]), tokens, json)
         return

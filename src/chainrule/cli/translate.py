@@ -11,14 +11,19 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Json, RunPath, counting, print_json, say, tell_warnings
+from chainrule.cli.common import Json, LiveSettings, RunPath, counting, print_json, say, tell_warnings
 
 if TYPE_CHECKING:
     from chainrule.translating import Translation
 
-Beams = Annotated[int, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")]
+Beams = Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy (default: 5).")]
 LengthPenalty = Annotated[float, typer.Option(help="Divide log p by length to this power; above 1 favours long.")]
 BatchSize = Annotated[int, typer.Option(help="Lines translated together at most; 1 answers line by line.")]
+Mode = Annotated[
+    str, typer.Option(help="Of hybrid: ar, word by word; nar, all words at once; draft, as greedy ar in fewer passes.")
+]
+Lengths = Annotated[int, typer.Option(help="Mode nar: try so many lengths and let the ar branch choose.")]
+Refine = Annotated[int, typer.Option(help="Mode nar: write the least certain words again so many times.")]
 
 
 def translate(
@@ -29,7 +34,7 @@ def translate(
     ensemble: Annotated[
         list[Path] | None, typer.Option(help="A further run whose probabilities are averaged in; may be repeated.")
     ] = None,
-    num_beams: Beams = 5,
+    num_beams: Beams = None,
     length_penalty: LengthPenalty = 1.0,
     n_best: Annotated[int, typer.Option(help="Print the n best as `id ||| text ||| score`.")] = 0,
     prefix: Annotated[str, typer.Option(help="What every translation must begin with.")] = "",
@@ -41,13 +46,18 @@ def translate(
         Path | None, typer.Option(help="Write where the model looked to this file, one JSON object a line.")
     ] = None,
     batch_size: BatchSize = 32,
+    mode: Mode = "ar",
+    lengths: Lengths = 1,
+    refine: Refine = 0,
+    settings: LiveSettings = None,
     json: Json = False,
 ) -> None:
     """Translate a text line by line: order kept, written while it is read, empty lines kept."""
     from chainrule import api
+    from chainrule.config import parse_settings
 
     search: dict[str, Any] = {
-        "num_beams": num_beams,
+        **parallel_options(num_beams, mode, lengths, refine),
         "length_penalty": length_penalty,
         "num_return_sequences": n_best or 1,
         "max_new_tokens": max_new_tokens,
@@ -56,7 +66,8 @@ def translate(
         "attention": attention is not None,
         "batch_size": 1 if str(file) == "-" and sys.stdin.isatty() else batch_size,
     }
-    loaded, *others = (api.load_translator(path) for path in (run, *(ensemble or [])))
+    loaded = api.load_translator(run, settings=parse_settings(settings or []))
+    others = [api.load_translator(path) for path in ensemble or []]
     tell_warnings()
     with ExitStack() as files:
         looked = files.enter_context(_writing(attention)) if attention else None
@@ -64,6 +75,12 @@ def translate(
             _print(number, found, n_best, json)
             if looked:
                 _write_attention(looked, found[0])
+
+
+def parallel_options(num_beams: int | None, mode: str, lengths: int, refine: int) -> dict[str, Any]:
+    """Fields of a search: a beam where it goes word by word, none where it does not."""
+    beams = (5 if mode == "ar" else 1) if num_beams is None else num_beams
+    return {"num_beams": beams, "mode": mode, "lengths": lengths, "refine": refine}
 
 
 @contextmanager
@@ -106,14 +123,15 @@ def _shown(found: Iterator[list[Translation]], file: Path) -> Iterator[list[Tran
         from chainrule.text.readers import lines_in, open_texts
 
         whole = sum(1 for _ in lines_in(open_texts([file])))
-    began, tokens, number = time.perf_counter(), 0, 0
+    began, tokens, passes, number = time.perf_counter(), 0, 0, 0
     with counting("translating", "lines") as progress:
         for number, translations in enumerate(found, start=1):
-            tokens += translations[0].tokens
+            tokens, passes = tokens + translations[0].tokens, passes + (translations[0].passes or 0)
             yield translations
             progress(number, max(whole, number))
     seconds = time.perf_counter() - began
-    say(f"{number:,} lines, {number / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s")
+    drafted = f", {passes / number:.2f} passes a line for {tokens / number:.2f} tokens" if passes else ""
+    say(f"{number:,} lines, {number / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s{drafted}")
 
 
 def _print(number: int, found: list[Translation], n_best: int, json: bool) -> None:

@@ -37,6 +37,7 @@ class Translator(nn.Module):
     Config: ClassVar[type[TranslatorConfig]] = TranslatorConfig
     window: int | None = None  # the most tokens that either side may have
     attends: ClassVar[bool] = True  # whether it can say where it looked
+    modes: ClassVar[tuple[str, ...]] = ("ar",)  # how it can write: `hybrid` knows more ways than step by step
     unigram_counts: Tensor
 
     def __init__(self, config: TranslatorConfig, vocabulary: Vocabulary, output: OutputChoice, width: int) -> None:
