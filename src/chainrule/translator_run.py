@@ -107,7 +107,7 @@ class TranslatorRun(Run):
         `references` are files of further references, `outputs` translations made before, `search` the fields of
         `translating.Search`.
         """
-        pairs = self._pairs(texts)
+        pairs = self.pairs(texts)
         further = [list(lines_in(open_texts([path]))) for path in references]
         return self._evaluate(pairs, further, lowercase, bleu_tokenizer, outputs, progress, search)
 
@@ -118,7 +118,7 @@ class TranslatorRun(Run):
 
     def _held_out(self) -> Pairs:
         data = self.config.data
-        return self._pairs(data.valid) if data.valid else held_out(self._pairs(data.train), data.held_out)
+        return self.pairs(data.valid) if data.valid else held_out(self.pairs(data.train), data.held_out)
 
     def validation(self) -> PairEvaluation | SpanEvaluation:  # type: ignore[override]
         """What a training tells of its validation pairs: greedy search on the first of them, so as not to take long."""
@@ -164,7 +164,7 @@ class TranslatorRun(Run):
 
     def outputs_of(self, texts: Paths, *, progress: Progress | None = None, **search: Any) -> list[str]:
         """The best translation of each source of some pairs."""
-        pairs = self._pairs(texts)
+        pairs = self.pairs(texts)
         return self.outputs(lines_in(pairs.source), len(self._store(pairs)), progress, **search)
 
     def compare_with(
@@ -178,12 +178,12 @@ class TranslatorRun(Run):
         metric: str = "bleu",
     ) -> Paired:
         """Whether the second outputs differ from the first, this run's, by more than chance."""
-        given = [list(lines_in(self._pairs(texts).target)), *(list(lines_in(open_texts([p]))) for p in references)]
+        given = [list(lines_in(self.pairs(texts).target)), *(list(lines_in(open_texts([p]))) for p in references)]
         return paired(*outputs, given, metric=metric, lowercase=lowercase, tokenizer=bleu_tokenizer)
 
     def score_pairs(self, texts: Paths) -> Iterator[LineScore]:
         """log p of each target given its source, its `<eos>` included, in order: forced decoding."""
-        pairs = self._pairs(texts)
+        pairs = self.pairs(texts)
         store = self._store(pairs)
         self._check_lengths(pairs, store)
         for tokens, log_probs in scored_rows(self.model, store):
@@ -212,7 +212,8 @@ class TranslatorRun(Run):
                 Given(self.model, source), eos=self.tokenizer.eos, tokens=limit, warm_up=min(8, limit)
             )
 
-    def _pairs(self, texts: Paths) -> Pairs:
+    def pairs(self, texts: Paths) -> Pairs:
+        """Two parallel files, or files of pairs, as this run reads them."""
         return open_pairs(path_strings(texts), fields=(self.config.data.source_field, self.config.data.target_field))
 
     def _store(self, pairs: Pairs) -> PairStore:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,11 +13,11 @@ from chainrule.cli.common import Field, Json, Seed, Settings, print_json, say, t
 def compare(
     data: Annotated[list[str], typer.Argument(metavar="DATA…", help="Files, folders, - or hf:NAME/CONFIG:SPLIT.")],
     models: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Names with commas between; MODEL:OUTPUT for another output layer, ngram(order=3) for options."
         ),
-    ],
+    ] = None,
     valid: Annotated[list[str] | None, typer.Option(help="Validation text (default: the last 5% of DATA).")] = None,
     test: Annotated[list[str] | None, typer.Option(help="Text to measure on (default: the validation text).")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="As in train.")] = None,
@@ -25,7 +25,11 @@ def compare(
     mix: Annotated[
         bool, typer.Option("--mix", help="Add the mixture of the best counted model and the best network.")
     ] = False,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of options for all of them.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of options for all of them, or a recipe with contenders.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Of a recipe: this contender alone; may be repeated.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Of a recipe: draw quality against time, an .svg file.")] = None,
     settings: Settings = None,
     minutes: Annotated[float | None, typer.Option(help="Budget of each model (default: 5).")] = None,
     steps: Annotated[int | None, typer.Option(help="Budget of each model in steps.")] = None,
@@ -41,6 +45,10 @@ def compare(
     from chainrule.config import parse_settings
     from chainrule.report import leaderboard
 
+    if models is None:
+        budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
+        _weigh(data, config, valid or [], test or [], parse_settings(settings or []), budget, only, out, plot, json)
+        return
     with training_display() as listener:
         rows = run_comparison(
             *data,
@@ -68,3 +76,45 @@ def compare(
     else:
         leaderboard.show(rows)
         say(rows[0].protocol)
+
+
+def _weigh(
+    data: list[str],
+    recipe: Path | None,
+    valid: list[str],
+    test: list[str],
+    settings: dict[str, Any],
+    budget: dict[str, float | None],
+    only: list[str] | None,
+    out: Path | None,
+    plot: Path | None,
+    json: bool,
+) -> None:
+    """A recipe's contenders in all their ways: quality and time in one table, and in one picture."""
+    from chainrule.api import text_name
+    from chainrule.config import merge
+    from chainrule.errors import ConfigError
+    from chainrule.files import write_atomically
+    from chainrule.report import tradeoff
+    from chainrule.tradeoffs import weigh
+
+    if recipe is None:
+        raise ConfigError("compare needs to know whom: give --models lstm,ngram or a recipe with contenders (--config)")
+    given = {name: value for name, value in budget.items() if value is not None}
+    with training_display() as listener:
+        points = weigh(
+            *data,
+            recipe=recipe,
+            valid=valid,
+            test=test or valid,
+            only=only or (),
+            out=out or Path("runs") / f"compare-{text_name(data[0])}",
+            settings=merge(settings, {"training": given}),
+            listener=listener,
+        )
+    if plot:
+        write_atomically(plot, tradeoff.picture(points))
+    if json:
+        print_json([point.to_dict() for point in points])
+    else:
+        print(tradeoff.markdown(points), end="")

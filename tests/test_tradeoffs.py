@@ -1,0 +1,123 @@
+"""Quality against time: a recipe's contenders, each in all its ways, in one table and one picture."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+import chainrule as cr
+from chainrule.errors import ConfigError
+from chainrule.report import tradeoff
+from chainrule.report.plot import HEIGHT, LEFT, RIGHT, WIDTH, Dot, scatter
+from chainrule.text.phrases import write_phrase_pairs
+from chainrule.tradeoffs import Entry, Point, Quality, Way, read_entries, weigh
+
+RECIPE = """
+[training]
+steps = 4
+validations = 1
+
+[tokenizer]
+kind = "char"
+
+[[contenders]]
+name = "teacher"
+model = { name = "seq2seq-attention", embedding = 8, hidden = 8 }
+ways = [{}, { num_beams = 2 }]
+
+[[contenders]]
+name = "student"
+teacher = "teacher"
+model = { name = "seq2seq-rnn", embedding = 8, hidden = 8, layers = 1 }
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    folder = tmp_path_factory.mktemp("phrases")
+    return write_phrase_pairs(folder, "en", "digits", {"train": 40, "valid": 8, "test": 8})
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE, encoding="utf-8")
+    return path
+
+
+def test_contenders_are_trained_once_and_measured_in_all_their_ways(files, recipe, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
+    options = {"recipe": recipe, "valid": files["valid"], "test": files["test"], "out": tmp_path / "out"}
+    points = weigh(*files["train"], **options)
+    assert [(point.name, point.way) for point in points] == [("teacher", ""), ("teacher", "beam 2"), ("student", "")]
+    assert all(set(point.milliseconds) == {1, 32} and min(point.milliseconds.values()) > 0 for point in points)
+    teacher = cr.load(tmp_path / "out" / "teacher")
+    greedy = teacher.evaluate(files["test"], num_beams=1)
+    assert points[0].quality == Quality(greedy.bits_per_byte, greedy.bleu, greedy.bleu_lowercase)
+    lines = (tmp_path / "out" / "by-teacher.tsv").read_text(encoding="utf-8").splitlines()
+    sources = files["train"][0].read_text(encoding="utf-8").splitlines()
+    assert [line.split("\t")[0] for line in lines] == sources
+    assert cr.load(tmp_path / "out" / "student").config.data.train == (str(tmp_path / "out" / "by-teacher.tsv"),)
+    monkeypatch.setattr("chainrule.tradeoffs._measure", None)  # nothing is measured again …
+    again = weigh(*files["train"], only=["teacher"], **options)  # … or trained, and one can be had by itself
+    assert [point.quality for point in again] == [point.quality for point in points[:2]]
+
+
+def test_a_recipe_says_what_is_wrong_with_it(tmp_path) -> None:
+    def error(text: str) -> str:
+        path = tmp_path / "r.toml"
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError) as caught:
+            read_entries(path)
+        return str(caught.value).replace(str(path), "r.toml")
+
+    one = '[[contenders]]\nname = "a"\nmodel = { name = "fat" }\n'
+    assert error(one + 'teacher = "b"\n') == "r.toml: 'a' needs 'b', which is no contender; add it"
+    late = one + 'teacher = "b"\n' + one.replace('"a"', '"b"')
+    assert error(late) == "r.toml: 'b' teaches 'a'; put it before"
+    assert error(one + one) == "r.toml: two contenders have one name; give each its own"
+    assert "contenders.0.way" in error(one + "way = 3\n")
+
+
+def test_a_way_tells_what_is_special_about_it() -> None:
+    assert Way().told == ""
+    assert Way(set={"gamma": 0.25}, mode="nar", lengths=3, refine=2).told == "gamma 0.25, nar, 3 lengths, 2 refinements"
+    assert Way(draft="ngram").told == "draft by ngram"
+    assert Entry(name="fat 4+1, wide", model={}).folder == "fat-4+1-wide"
+
+
+def points_of(*figures: tuple[str, str, float, float, float]) -> list[Point]:
+    return [
+        Point(name, way, 1000, 60.0, Quality(1.5, bleu - 1, bleu, None), {1: one, 32: many})
+        for name, way, bleu, one, many in figures
+    ]
+
+
+def test_the_table_and_the_picture_have_every_point() -> None:
+    points = points_of(("a <b>", "", 30.0, 10.0, 2.0), ("a <b>", "nar", 25.0, 2.0, 1.0), ("c", "", 40.0, 100.0, 50.0))
+    first, *rest = tradeoff.markdown(points).splitlines()
+    assert first == (
+        "| model | way | parameters | BLEU | BLEU lower-cased | bits/byte | passes | ms/line, batch 1 | "
+        "ms/line, batch 32 |"
+    )
+    assert rest[2] == "| a <b> | nar | 1,000 | 24.00 | 25.00 | 1.500 |  | 2.00 | 1.00 |"
+    drawn = ElementTree.fromstring(tradeoff.picture(points))
+    circles = [node for node in drawn.iter() if node.tag.endswith("circle") and len(node)]
+    assert len(circles) == 6
+    assert sum(circle.get("fill") == "white" for circle in circles) == 3
+    json.dumps([point.to_dict() for point in points])
+
+
+def test_dots_stand_where_their_numbers_say() -> None:
+    dots = [Dot("s", "", x, y) for x, y in ((1, 0), (10, 5), (100, 10))]
+    drawn = ElementTree.fromstring(scatter(dots, title="t", x_title="x", y_title="y"))
+    circles = [node for node in drawn.iter() if node.tag.endswith("circle") and len(node)]
+    places = [(float(node.get("cx", 0)), float(node.get("cy", 0))) for node in circles]
+    (x1, y1), (x2, y2), (x3, y3) = places
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)  # powers of ten
+    assert y1 - y2 == pytest.approx(y2 - y3, abs=0.2)
+    assert LEFT < x1 < x2 < x3 < WIDTH - RIGHT
+    assert 0 < y3 < y2 < y1 < HEIGHT
