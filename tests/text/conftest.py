@@ -15,6 +15,7 @@ settings.load_profile("untimed")
 
 SMALL = "the cat sat on the mat, and <unk> (the dog) said: don't!\n  白日依山盡 黃河入海流\nnaïve  café\t<eos>\n"
 KINDS = ("word", "word-unicode", "char", "byte", "bpe", "unigram", "jieba", "huggingface", "sentencepiece")
+KINDS += ("sentencepiece-char",)
 
 
 def _lower_casing() -> Tokenizer:

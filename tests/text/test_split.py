@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chainrule.text.readers import Texts, text_of
-from chainrule.text.split import hold_out
+from chainrule.text.split import hold_out, some_lines
 
 
 def content(texts: Texts) -> bytes:
@@ -39,3 +40,11 @@ def test_about_the_share_that_is_asked_for_is_held_out() -> None:
 def test_one_line_cannot_be_held_out() -> None:
     assert hold_out(text_of(b"only one line\n"), 0.1) is None
     assert hold_out(text_of(b"only one line"), 0.1) is None
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"), [(0, 2, b"a\nb\n"), (1, None, b"b\n\nd"), (3, 9, b"d"), (0, 0, b"")]
+)
+def test_some_lines_are_those_between_two_numbers(begin: int, end: int | None, expected: bytes) -> None:
+    part = some_lines(text_of("a\nb\n\nd"), begin, end)
+    assert b"".join(chunk for source in part.sources for chunk in source.chunks()) == expected

@@ -237,7 +237,7 @@ def test_long_word() -> None:
 CONFIG_ERRORS = {
     ("wrod", ()): (
         "unknown tokenizer 'wrod': did you mean 'word'? "
-        "Known: bpe, byte, char, huggingface, jieba, sentencepiece, unigram, word"
+        "Known: bpe, byte, char, huggingface, jieba, sentencepiece, sentencepiece-char, unigram, word"
     ),
     ("word", (("split", "spaces"),)): "unknown word split 'spaces': did you mean 'space'? Known: space, unicode",
     ("char", (("split", "space"),)): "the char tokeniser has no option 'split'; leave it out.",
@@ -252,6 +252,14 @@ CONFIG_ERRORS = {
     ("huggingface", ()): "the huggingface tokeniser comes from a file: give the path of a tokenizer.json.",
     ("sentencepiece", ()): "the sentencepiece tokeniser comes from a file: give a .model, or use bpe or unigram.",
 }
+
+
+def test_characters_by_sentencepiece_have_runs_of_spaces_folded() -> None:
+    tokenizer = train_tokenizer("sentencepiece-char", text_of("the cat\nsat 你\n"))
+    assert tokenizer.decode(tokenizer.encode("  the   cat sat ")) == "the cat sat"
+    assert [tokenizer.piece(token) for token in tokenizer.encode("a  你")] == ["a", "▁", "你"]
+    assert tokenizer.encode("x") == [tokenizer.unk]
+    assert not tokenizer.exact
 
 
 @pytest.mark.parametrize(("kind", "options"), CONFIG_ERRORS)

@@ -14,6 +14,7 @@ from chainrule.errors import DataError
 from chainrule.text.readers import Texts, open_texts
 from chainrule.text.sources import JSON_SUFFIXES, file_chunks, kind_of, lines_of, record_text
 from chainrule.text.sources import Source as TextSource
+from chainrule.text.split import some_lines
 
 TAB_SUFFIX = ".tsv"
 
@@ -103,20 +104,4 @@ def prefixed(pairs: Pairs, prefix: str) -> Pairs:
 
 def part_of(pairs: Pairs, begin: int, end: int | None = None) -> Pairs:
     """The pairs from number `begin` on, before number `end`."""
-    source, target = (
-        Texts([TextSource(f"{text.name} (from line {begin + 1})", _line_chunks(text, begin, end))]) for text in pairs
-    )
-    return Pairs(source, target)
-
-
-def _line_chunks(texts: Texts, begin: int, end: int | None) -> Callable[[], Iterator[bytes]]:
-    def chunks() -> Iterator[bytes]:
-        number = 0
-        for piece in texts.pieces():
-            if number == end:
-                return
-            if number >= begin:
-                yield piece.text + b"\n" * piece.ends_line
-            number += piece.ends_line
-
-    return chunks
+    return Pairs(*(some_lines(text, begin, end) for text in pairs))

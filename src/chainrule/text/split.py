@@ -1,4 +1,4 @@
-"""Cutting one text into a first and a last part, at the end of a line where there is one."""
+"""Parts of a text: some of its lines, or a first and a last part, cut at the end of a line where there is one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ from collections.abc import Iterator
 
 from chainrule.text.readers import Texts
 from chainrule.text.sources import Source
+
+
+def some_lines(texts: Texts, begin: int, end: int | None = None) -> Texts:
+    """The lines from number `begin` on, before number `end`, read from the sources; nothing is copied."""
+
+    def chunks() -> Iterator[bytes]:
+        number = 0
+        for piece in texts.pieces():
+            if number == end:
+                return
+            if number >= begin:
+                yield piece.text + b"\n" * piece.ends_line
+            number += piece.ends_line
+
+    return Texts([Source(f"{texts.name} (from line {begin + 1})", chunks)])
 
 
 def hold_out(texts: Texts, share: float) -> tuple[Texts, Texts] | None:

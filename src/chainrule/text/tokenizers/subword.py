@@ -30,9 +30,11 @@ SPACE, ESCAPE = "▁", "▂"
 ESCAPES = {SPACE: ESCAPE + "1", ESCAPE: ESCAPE + "2"}
 UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()}
 
-SAMPLES = {"bpe": 50 << 20, "unigram": 10 << 20}  # bytes of text to train on at most: about a minute of work
+SAMPLES = {"bpe": 50 << 20, "unigram": 10 << 20, "char": 50 << 20}  # bytes of text to train on at most: about a minute of work
 LINE = 4096  # characters: longer lines are cut, for training only
-RESERVED = 258  # 256 bytes, <unk>, </s>
+SPECIAL = 2  # <unk>, </s>
+RESERVED = 256 + SPECIAL  # of bytes
+CONTROL = re.compile("[\n\t▅]")  # which sentencepiece reserves
 CHUNK = re.compile(" *[^ ]+| +$")  # a word with the spaces before it
 MEMO_ENTRIES, MEMO_LENGTH = 1 << 18, 32
 
@@ -166,6 +168,20 @@ class UnigramTokenizer(TrainedTokenizer):
     algorithm = "unigram"
 
 
+@TOKENIZERS.register("sentencepiece-char", about="characters, by sentencepiece, runs of spaces folded to one")
+class FoldedCharTokenizer(SentencePieceTokenizer):
+    """Characters of a line with its outer spaces taken away and runs of spaces made one; that counts as residue."""
+
+    kind = "sentencepiece-char"
+
+    @classmethod
+    def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:
+        refuse_options(cls.kind, options)
+        refuse_min_count(cls.kind, min_count)
+        most = len(_character_counts(texts)) + SPECIAL if vocab_size is None else vocab_size
+        return cls(_train(texts, "char", most, fold=True))
+
+
 TOKENIZERS.register("sentencepiece", about="any sentencepiece .model file")(SentencePieceTokenizer)
 
 
@@ -181,22 +197,22 @@ def _escape(text: str) -> str:
     return re.sub(f"[{SPACE}{ESCAPE}]", lambda found: ESCAPES[found[0]], text)
 
 
-def _train(texts: Texts, algorithm: str, vocab_size: int) -> bytes:
-    """The model file of a sentencepiece model fitted to a text."""
+def _train(texts: Texts, algorithm: str, vocab_size: int, *, fold: bool = False) -> bytes:
+    """The model file of a sentencepiece model fitted to a text; `fold`: one that makes one of several spaces."""
     import sentencepiece
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=_sentences(texts, SAMPLES[algorithm], _outside(texts, vocab_size)),
+        sentence_iterator=_sentences(texts, SAMPLES[algorithm], CONTROL if fold else _outside(texts, vocab_size)),
         model_writer=model,
         model_type=algorithm,
         vocab_size=vocab_size,
         hard_vocab_limit=False,  # a small text gives what it can
         character_coverage=1.0,
-        byte_fallback=True,
+        byte_fallback=algorithm != "char",
         normalization_rule_name="identity",
         add_dummy_prefix=False,
-        remove_extra_whitespaces=False,
+        remove_extra_whitespaces=fold,
         allow_whitespace_only_pieces=True,
         max_sentence_length=8 * LINE,
         unk_id=0,
@@ -235,7 +251,7 @@ def _outside(texts: Texts, vocab_size: int) -> re.Pattern[str]:
     counts = _character_counts(texts)
     room = max((vocab_size - RESERVED) // 2, 1)
     if len(counts) <= room:
-        return re.compile("[\n\t▅]")
+        return CONTROL
     codes = sorted(counts, key=lambda code: (-counts[code], code))
     shares_N = np.cumsum([counts[code] for code in codes]) / sum(counts.values())
     kept = codes[: min(room, int(np.searchsorted(shares_N, 0.9995)) + 1)]
