@@ -54,6 +54,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("lstm", {"hidden": 12}),  # tied, with a bridge between the widths
     ("gru", {"layers": 2}),
     ("transformer", {"tied": False, "bias": True, "layers": 2}),
+    ("at", {"decay": False, "layers": 2}),
+    ("at", {"tied": False, "bias": True, "layers": 2}),
     *(
         ("transformer", {"positions": positions, "norm": norm, "context": 7})
         for positions in ("rotary", "sinusoidal", "learned", "none")
@@ -101,6 +103,18 @@ TRANSLATOR_VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("t5", {"gated": True, "activation": "gelu-tanh", "tied": False}),
     ("t5", {"gated": True, "decoder_layers": 2}),
     ("t5", {"head_width": 6, "shared": False}),
+    *(("seq2seq-at", {"positions": positions, "decay": False}) for positions in ("sinusoidal", "learned", "none")),
+    ("seq2seq-at", {"decoder_layers": 2, "norm": "post", "bias": True, "tied": False}),
+    ("seq2seq-at", {"separate": True}),
+    *(("fat", {"direction": direction, "encoder_layers": 2}) for direction in ("left-to-right", "right-to-left")),
+    ("fat", {"decoder_layers": 2, "tied": False, "skip": "always", "threshold": 100}),
+    ("fat", {"separate": True, "skip": "always", "threshold_share": 6.0}),
+    ("fat", {"shared": False}),
+    *(("hybrid", {"mixing": mixing, "gamma": 0.4}) for mixing in ("fixed", "learned", "gated")),
+    ("hybrid", {"gamma": 0.0, "cell": "lstm", "encoder_layers": 2, "tied": False}),
+    ("hybrid", {"nar": "ctc", "gamma": 0.0, "score": "additive"}),
+    ("hybrid", {"hidden": 12, "nar_layers": 2, "allocation_threshold": 0.2, "separate": True}),
+    ("hybrid", {"shared": False, "score": "dot", "length_range": 2}),
 ]
 TRANSLATED_CASES: list[Case] = [
     *((model, output, {}) for model in TRANSLATORS for output in OUTPUT_LAYERS),

@@ -34,6 +34,7 @@ from chainrule.fitting import Fitted, fit
 from chainrule.mixing import Ingredients
 from chainrule.models.language_model import LanguageModelConfig
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS, TOKENIZERS
+from chainrule.tradeoffs import read_entries
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -145,6 +146,10 @@ def _check_options(contender: Contender, parsed: dict[str, Any]) -> None:
 def test_toml_is_a_configuration(snippet: Snippet, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(snippet.text, encoding="utf-8")
+    if "contenders" in tomllib.loads(snippet.text):
+        for entry in read_entries(file)[1]:
+            parse(MODELS.get(entry.model["name"]).make.Config, {k: v for k, v in entry.model.items() if k != "name"})
+        return
     config = make_config(file, {}, {})
     recipe = "parts" in config.model.options  # for a mixture: its parts have models of their own
     parse(Ingredients if recipe else MODELS.get(config.model.name).make.Config, config.model.options, "model")

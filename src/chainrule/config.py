@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from chainrule.errors import ConfigError, unknown_name
 
@@ -36,6 +36,8 @@ class DataConfig(Section):
         (), description="validation text; without it the end of the training text is held out"
     )
     field: str = Field("text", description="the field that holds the text in JSON lines and data sets")
+    lines: int | None = Field(None, ge=1, description="train on the first so many lines")
+    valid_lines: int | None = Field(None, ge=1, description="validate with the first so many lines of `valid`")
     held_out: float = Field(
         0.05, gt=0, lt=0.5, description="share held out for validation when no text is given for it"
     )
@@ -49,6 +51,12 @@ class DataConfig(Section):
         None, ge=1, description="pairs: train without those of which one side has so many times the other's tokens"
     )
 
+    @model_validator(mode="after")
+    def _check_lines(self) -> DataConfig:
+        if self.valid_lines and not self.valid:
+            raise ConfigError("data.valid_lines is of a validation text, but none was given; name one with --valid")
+        return self
+
 
 class TokenizerConfig(Section):
     """How text becomes tokens."""
@@ -58,6 +66,9 @@ class TokenizerConfig(Section):
     min_count: int | None = Field(None, ge=1, description="rarer words become <unk>")
     split: Literal["space", "unicode"] = Field("space", description="where the word tokeniser cuts")
     joint: bool = Field(True, description="pairs: one vocabulary for both sides, or one each")
+    source: str | None = Field(
+        None, description="pairs: the source's own tokeniser, a kind or a file; without it, `kind` is of both sides"
+    )
 
 
 class NamedSection(BaseModel):
@@ -91,6 +102,7 @@ class TrainingConfig(Section):
         None, description="default: muon for Transformers and conv-attention, adamw for others and for rewards"
     )
     lr: float | None = Field(None, gt=0)
+    tuned_lr: float = Field(5e-5, gt=0, description="AdamW's lr for a pretrained encoder that is tuned")
     table_lr: float = Field(3e-3, gt=0, description="muon: AdamW's lr for embeddings, output tables, norms and biases")
     weight_decay: float = Field(0.0, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's first moment; momentum of SGD and Muon is `momentum`")

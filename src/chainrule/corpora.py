@@ -27,7 +27,7 @@ from chainrule.runs import RunFolder
 from chainrule.text.pairs import TAB_SUFFIX, hold_pairs
 from chainrule.text.readers import Texts, open_texts
 from chainrule.text.sources import kind_of
-from chainrule.text.split import hold_out
+from chainrule.text.split import hold_out, some_lines
 from chainrule.text.tokenizers import Tokenizer, train_tokenizer
 from chainrule.training.presets import choose_tokenizer
 from chainrule.training.processes import Processes
@@ -225,8 +225,11 @@ def open_text_corpus(config: RunConfig, folder: RunFolder, listener: Listener) -
 def training_texts(data: DataConfig) -> tuple[Texts, Texts]:
     """What to train on and to validate with: another text, or the end of the same, or the same if it is one line."""
     texts = open_texts(data.train, field=data.field)
+    if data.lines:
+        texts = some_lines(texts, 0, data.lines)
     if data.valid:
-        return texts, open_texts(data.valid, field=data.field)
+        valid = open_texts(data.valid, field=data.field)
+        return texts, some_lines(valid, 0, data.valid_lines) if data.valid_lines else valid
     return hold_out(texts, data.held_out) or (texts, texts)
 
 

@@ -17,9 +17,9 @@ from typing import IO, Any
 from chainrule.errors import ConfigError
 from chainrule.evaluation.perplexity import Progress
 from chainrule.files import disk_errors
+from chainrule.searches import Search
 from chainrule.text.pairs import hold_pairs, open_pairs
 from chainrule.text.readers import Texts, lines_in, open_texts
-from chainrule.translating import Search
 from chainrule.translator_run import TranslatorRun
 
 SUFFIXES = (".tsv", ".jsonl")

@@ -23,6 +23,7 @@ from chainrule.config import NamedSection, RunConfig, parse, parse_bytes
 from chainrule.corpora import Corpus, TextCorpus, check_length, open_text_corpus, reads_pairs, reads_spans
 from chainrule.counting.room import SCRATCH
 from chainrule.errors import ConfigError, DataError
+from chainrule.interop.bert import find_pretrained, find_tokenizer, load_bert, read_shape
 from chainrule.machine import PeakMemory, choose_device, physical_cores
 from chainrule.pair_corpora import PairCorpus, open_pair_corpus
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS
@@ -66,6 +67,7 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
         listener.note(f"{out} is finished already; choose another --out{more}")
         return Fitted(folder, True, done)
     _check_names(config)
+    config = _with_pretrained(config, folder)
     asked = _budget(config)
     torch.set_num_threads(config.training.threads or physical_cores())
     with processes.one_after_another():
@@ -77,7 +79,7 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     config = _resolve(config, corpus, folder)
     device = choose_device(config.training.device)
     torch.manual_seed(config.seed + processes.rank)
-    model = _model(config, corpus.vocabulary).to(device)
+    model = _model(config, corpus.vocabulary, folder).to(device)
     memory = PeakMemory()
     trainer = _trainer(config, corpus, model, folder, listener, device, processes)
     if processes.leads:  # not before everything is known to fit: a mistake leaves no folder that stands in the way
@@ -205,6 +207,29 @@ def open_corpus(config: RunConfig, folder: RunFolder, listener: Listener) -> Cor
     return open_pair_corpus(config, folder, listener, getattr(options, "context", None))
 
 
+def _with_pretrained(config: RunConfig, folder: RunFolder) -> RunConfig:
+    """A pretrained encoder told whole: its shape among the model's options, its tokeniser as that of the source.
+
+    The folder of the encoder is asked when a run is begun; later the run's own says all.
+    """
+    options, tokenizer = config.model.options, config.tokenizer
+    if not options.get("pretrained"):
+        return config
+    if folder.exists():
+        return config.model_copy(update={"model": folder.read_config().model})
+    if config.init and "pretrained_shape" in options:
+        return config
+    place = find_pretrained(options["pretrained"])
+    options["pretrained_shape"] = read_shape(place).model_dump(mode="json", exclude_none=True)
+    read_by = tokenizer.source or str(find_tokenizer(place))
+    return config.model_copy(
+        update={
+            "model": NamedSection(name=config.model.name, **options),
+            "tokenizer": tokenizer.model_copy(update={"source": read_by, "joint": False}),
+        }
+    )
+
+
 # The model and its surroundings
 
 
@@ -220,10 +245,14 @@ def _resolve(config: RunConfig, corpus: Corpus, folder: RunFolder) -> RunConfig:
     return config.model_copy(update={"tokenizer": corpus.options})
 
 
-def _model(config: RunConfig, vocabulary: Vocabulary) -> nn.Module:
-    """A fresh model, with the weights of the run it starts from, if there is one."""
+def _model(config: RunConfig, vocabulary: Vocabulary, folder: RunFolder) -> nn.Module:
+    """A fresh model, with the weights of the run or of the pretrained encoder it starts from, if there is one."""
     if not config.init:
-        return build_model(config, vocabulary)
+        model = build_model(config, vocabulary)
+        # A checkpoint has all weights; without one, a run that was stopped early begins like a new one.
+        if (name := config.model.options.get("pretrained")) and folder.read_checkpoint() is None:
+            load_bert(model.pretrained.encoder, find_pretrained(name))  # type: ignore[arg-type, union-attr]
+        return model
     weights = RunFolder(config.init).read_weights()
     # Output layers are shaped by how often words come, so those of the first training are kept with its weights.
     if COUNTS in weights and len(weights[COUNTS]) == vocabulary.size:

@@ -25,6 +25,7 @@ from chainrule.runs import RunFolder
 from chainrule.text.pairs import Pairs, open_pairs, part_of, prefixed
 from chainrule.text.readers import join_texts, lines_in
 from chainrule.text.tokenizers import Tokenizer
+from chainrule.text.tokenizers.base import FILE
 from chainrule.training.processes import Processes
 from chainrule.types import Vocabulary
 
@@ -139,19 +140,20 @@ class PairCorpus:
 def open_pair_corpus(config: RunConfig, folder: RunFolder, listener: Listener, context: int | None) -> PairCorpus:
     """The pairs of a run, tokenised and filtered; `context` is the most tokens the model can read."""
     data = config.data
-    pairs = training_pairs(config, data.train)
+    pairs = training_pairs(config, data.train, data.lines)
     kept = kept_tokenizers(config, folder)
     if kept is not None:
         tokenizer, source, options = kept.tokenizer, kept.source, kept.options
-    elif config.tokenizer.joint:
+    elif config.tokenizer.joint and config.tokenizer.source is None:
         (tokenizer, options), source = fit_tokenizer(config.tokenizer, join_texts(*pairs), listener.note), None
     else:
-        source, _ = fit_tokenizer(config.tokenizer, pairs.source, listener.note, " of the source")
-        tokenizer, options = fit_tokenizer(config.tokenizer, pairs.target, listener.note, " of the target")
+        source, _ = fit_tokenizer(_of_source(config.tokenizer), pairs.source, listener.note, " of the source")
+        of_target = config.tokenizer.model_copy(update={"joint": False})
+        tokenizer, options = fit_tokenizer(of_target, pairs.target, listener.note, " of the target")
     store = open_pair_store(pairs, source or tokenizer, tokenizer, listener.tokenized)
     numbers_P = np.arange(len(store))
     if data.valid:
-        valid = open_pair_store(training_pairs(config, data.valid), source or tokenizer, tokenizer)
+        valid = open_pair_store(training_pairs(config, data.valid, data.valid_lines), source or tokenizer, tokenizer)
         valid_P = np.arange(len(valid))
     else:
         begin = first_held_out(len(store), data.held_out)
@@ -165,9 +167,18 @@ def open_pair_corpus(config: RunConfig, folder: RunFolder, listener: Listener, c
     return PairCorpus(tokenizer, source, options, store, kept_pairs, valid, valid_P)
 
 
-def training_pairs(config: RunConfig, paths: Sequence[str]) -> Pairs:
-    """The pairs of some files as this run reads them."""
+def _of_source(options: TokenizerConfig) -> TokenizerConfig:
+    """The options of the source's tokeniser; of a folder its tokenizer.json is meant, whoever made it."""
+    if options.source is None:
+        return options
+    path = Path(options.source)
+    return options.model_copy(update={"kind": str(path / FILE) if path.is_dir() else options.source})
+
+
+def training_pairs(config: RunConfig, paths: Sequence[str], lines: int | None) -> Pairs:
+    """The pairs of some files, or the first of them, as this run reads them."""
     pairs = open_pairs(paths, fields=(config.data.source_field, config.data.target_field))
+    pairs = part_of(pairs, 0, lines) if lines else pairs
     return prefixed(pairs, config.data.prefix) if config.data.prefix else pairs
 
 

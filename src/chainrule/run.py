@@ -16,7 +16,9 @@ from torch import Tensor
 from chainrule.config import RunConfig
 from chainrule.corpora import refuse_pairs, training_texts
 from chainrule.data.store import TokenStore, open_store
-from chainrule.decoding import Chooser, Greedy, Sample, beam_search, generate, stream
+from chainrule.decoding import Chooser, Drafted, Greedy, Sample, beam_search, draft_search, generate, stream
+from chainrule.decoding.draft import DRAFT_TOKENS
+from chainrule.drafting import Draft, check_alone, open_draft
 from chainrule.errors import ConfigError
 from chainrule.evaluation.compression import Compressed, compress, decompress
 from chainrule.evaluation.perplexity import Progress, evaluating
@@ -52,6 +54,7 @@ class Generated:
     text: str
     tokens: int
     log_prob: float | None = None
+    drafted: Drafted | None = None  # how the draft fared, where there was one
 
 
 class Run:
@@ -189,8 +192,13 @@ class Run:
         num_return_sequences: int = 1,
         seed: int | None = None,
         stop_at_eos: bool | None = None,
+        draft: Run | str | Path | None = None,
+        draft_tokens: int = DRAFT_TOKENS,
     ) -> list[Generated]:
-        """Continue a prompt: greedily, by beam if `num_beams` > 1, or by sampling if anything about it is set."""
+        """Continue a prompt: greedily, by beam if `num_beams` > 1, or by sampling if anything about it is set.
+
+        A `draft`, another run over the same tokens or "lookup", makes one text quicker and leaves it as it is.
+        """
         choose = chooser(temperature, top_k, top_p, seed)
         if num_beams > 1 and not isinstance(choose, Greedy):
             raise ConfigError("num_beams searches and temperature, top_k and top_p sample; give one or the other")
@@ -200,9 +208,16 @@ class Run:
                 f"{num_beams} at most {num_beams}; sample (temperature=1) or widen the beam"
             )
         start, eos = self._prompt(prompt), self._stop(stop_at_eos)
+        drafted, drafts = None, None
+        if draft is not None:
+            check_alone(num_beams, num_return_sequences)
+            drafted, drafts = Drafted(), open_draft(self, draft)
         with threads(1 if num_beams * num_return_sequences == 1 else physical_cores()), evaluating(self.model):
             if num_beams > 1:
                 found = self._beam(start, eos, max_new_tokens, num_beams, length_penalty, num_return_sequences)
+            elif drafts is not None:
+                new = self._drafted(start, eos, max_new_tokens, choose, drafts, draft_tokens, drafted)
+                found = [(list(new), None)]
             else:
                 rows = generate(
                     self.model,
@@ -215,7 +230,9 @@ class Run:
                 )
                 found = [(row.tolist(), None) for row in rows]
         before = start.tolist()
-        return [Generated(self.tokenizer.decode([*before, *new]), len(new), log_prob) for new, log_prob in found]
+        return [
+            Generated(self.tokenizer.decode([*before, *new]), len(new), log_prob, drafted) for new, log_prob in found
+        ]
 
     def stream(
         self,
@@ -227,25 +244,29 @@ class Run:
         top_p: float | None = None,
         seed: int | None = None,
         stop_at_eos: bool | None = None,
+        draft: Run | str | Path | None = None,
+        draft_tokens: int = DRAFT_TOKENS,
+        drafted: Drafted | None = None,
     ) -> Iterator[str]:
-        """The prompt, then its continuation in pieces as they are made; joined, they are what `generate` gives."""
-        start = self._prompt(prompt)
+        """The prompt, then its continuation in pieces as they are made; joined, they are what `generate` gives.
+
+        `drafted` is kept up to date with how the draft fares.
+        """
+        start, eos = self._prompt(prompt), self._stop(stop_at_eos)
+        drafts = None if draft is None else open_draft(self, draft)
         whole = self.tokenizer.decode(start.tolist())
         if whole:
             yield whole
         line = _last_line(start.tolist(), self.tokenizer.eos)
         shown = self.tokenizer.decode(line)
-        choose = chooser(temperature, top_k, top_p, seed)
-        steps = stream(
-            self.model,
-            start,
-            eos=self._stop(stop_at_eos),
-            bos=self.tokenizer.eos,
-            max_new_tokens=max_new_tokens,
-            choose=choose,
-        )
-        for token_B in steps:
-            line.append(int(token_B[0]))
+        choose, bos = chooser(temperature, top_k, top_p, seed), self.tokenizer.eos
+        if drafts is None:
+            walk = stream(self.model, start, eos=eos, bos=bos, max_new_tokens=max_new_tokens, choose=choose)
+            steps: Iterator[int] = (int(token_B[0]) for token_B in walk)
+        else:
+            steps = self._drafted(start, eos, max_new_tokens, choose, drafts, draft_tokens, drafted)
+        for token in steps:
+            line.append(token)
             text = self.tokenizer.decode(line)
             if text.startswith(shown) and not text.endswith("\ufffd") and text != shown:
                 yield text[len(shown) :]
@@ -253,14 +274,35 @@ class Run:
             if line[-1] == self.tokenizer.eos:
                 line, shown = [], ""
 
+    def _drafted(
+        self,
+        start_T: Tensor,
+        eos: int | None,
+        limit: int,
+        choose: Chooser,
+        drafts: Draft,
+        draft_tokens: int,
+        record: Drafted | None,
+    ) -> Iterator[int]:
+        return draft_search(
+            self.model,
+            self.model.start(1),
+            self._after_eos(start_T),
+            drafts.for_text(),
+            eos=eos,
+            max_new_tokens=limit,
+            choose=choose,
+            draft_tokens=draft_tokens,
+            record=record,
+        )
+
     def _beam(
         self, start_T: Tensor, eos: int | None, limit: int, beams: int, penalty: float, wanted: int
     ) -> list[tuple[list[int], float | None]]:
-        prompt_BT = torch.cat([torch.tensor([self.tokenizer.eos]), start_T])[None].to(self.device)
         best = beam_search(
             self.model,
             self.model.start(1),
-            prompt_BT,
+            self._after_eos(start_T),
             eos=eos,
             beams=beams,
             max_new_tokens=limit,
@@ -271,6 +313,10 @@ class Run:
 
     def _prompt(self, prompt: str) -> Tensor:
         return torch.as_tensor(self.tokenizer.encode_block(prompt), dtype=torch.int64)
+
+    def _after_eos(self, start_T: Tensor) -> Tensor:
+        """A prompt after the `eos` before it, as one row, 1T."""
+        return torch.cat([torch.tensor([self.tokenizer.eos]), start_T])[None].to(self.device)
 
     def _stop(self, stop_at_eos: bool | None) -> int | None:
         """Lines of words are sentences, so generation ends with one; elsewhere a newline is a character like others."""

@@ -230,7 +230,7 @@ def _measure(run: Run, way: Way, test: list[str]) -> Quality:
         return Quality(run.evaluate(test).bits_per_byte)
     found = [best for best, *_ in run.translate_lines(lines_in(run.pairs(test).source), **way.search)]
     measured = run.evaluate(test, outputs=[best.text for best in found], **way.search)
-    passes = [best.passes for best in found if best.passes is not None] if way.mode == "draft" else []
+    passes = [best.drafted.passes for best in found if best.drafted is not None]
     mean = sum(passes) / len(passes) if passes else None
     return Quality(measured.bits_per_byte, measured.bleu, measured.bleu_lowercase, mean)
 

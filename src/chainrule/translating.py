@@ -8,23 +8,21 @@ Legend: B batch, T time, S source time.
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from chainrule.decoding import Ensemble, Hypothesis, beam_search
+from chainrule.decoding import Drafted, Hypothesis
 from chainrule.errors import ConfigError
 from chainrule.evaluation.pairs import length_limit, source_of
 from chainrule.evaluation.perplexity import evaluating
+from chainrule.searches import Found, Search, check_together, look_for
 from chainrule.text.tokenizers import Tokenizer
-from chainrule.types import Source
 
 if TYPE_CHECKING:
     from chainrule.translator_run import TranslatorRun
@@ -34,34 +32,6 @@ FIRST_WINDOW, LAST_WINDOW = 8, 1024
 
 BATCH_TOKENS = 4096
 """Source tokens of a batch, beams counted in."""
-
-
-@dataclass(frozen=True)
-class Search:
-    """How translations are looked for."""
-
-    num_beams: int = 5
-    length_penalty: float = 1.0
-    num_return_sequences: int = 1
-    max_new_tokens: int | None = None  # None: twice the source and some
-    prefix: str = ""  # what every translation begins with
-    copy_unknown: bool = True  # <unk> becomes the source word that was most attended to
-    attention: bool = False  # tell where the model looked
-    batch_size: int = 32  # lines translated together at most
-    mode: str = "ar"  # hybrid: ar writes step by step, nar all words at once, draft what greedy ar does in few passes
-    lengths: int = 1  # mode nar: so many lengths are tried, and the step-by-step branch chooses
-    refine: int = 0  # mode nar: the least certain words are written again so many times
-
-    @property
-    def told(self) -> str:
-        """The search in words, for a protocol."""
-        if self.mode == "nar":
-            return f"one parallel pass, {self.lengths} length(s), {self.refine} refinement(s)"
-        if self.mode == "draft":
-            return "greedy search, checked drafts"
-        if self.num_beams == 1:
-            return "greedy search"
-        return f"beam search, {self.num_beams} beams, length penalty {self.length_penalty:g}"
 
 
 @dataclass(frozen=True)
@@ -81,7 +51,7 @@ class Translation:
     score: float = 0.0
     log_prob: float = 0.0
     tokens: int = 0
-    passes: int | None = None  # of the decoder, where it drafts
+    drafted: Drafted | None = None  # how a draft fared, where there was one
     looked: Looked | None = field(default=None, repr=False)
 
 
@@ -107,50 +77,6 @@ def translate_lines(runs: Sequence[TranslatorRun], lines: Iterable[str], search:
     while taken := list(islice(numbered, window)):
         yield from _translate_window(runs, taken, search)
         window = min(2 * window, largest)
-
-
-def check_together(runs: Sequence[TranslatorRun], search: Search) -> None:
-    """Runs that translate together must write the same tokens; attention must be there to be told."""
-    first = runs[0]
-    for run in runs[1:]:
-        if run.tokenizer.fingerprint != first.tokenizer.fingerprint:
-            raise ConfigError(
-                f"{first.folder.path} and {run.folder.path} write different tokens, so they cannot translate together; "
-                "train them with one tokenizer (--tokenizer FOLDER)"
-            )
-    if search.attention and not first.model.attends:
-        raise ConfigError(
-            f"{first.folder.path} is a {first.config.model.name}, which has no attention to show; leave --attention out"
-        )
-    if search.mode != "ar":
-        _check_mode(runs, search)
-    elif search.lengths != 1 or search.refine:
-        raise ConfigError("lengths and refine are of --mode nar, which writes all words at once; give that mode too")
-    if search.num_beams < 1:
-        raise ConfigError(f"the beam has {search.num_beams} places, but at least 1 is needed.")
-    if search.max_new_tokens is not None and search.max_new_tokens < 1:
-        raise ConfigError(f"max_new_tokens is {search.max_new_tokens}, but at least 1 token must be asked for.")
-    if search.batch_size < 1:
-        raise ConfigError(f"batch_size is {search.batch_size}, but at least 1 line must be translated at a time.")
-
-
-def _check_mode(runs: Sequence[TranslatorRun], search: Search) -> None:
-    """Writing all words at once is what `hybrid` can, by itself and from the first word on."""
-    first, modes = runs[0], runs[0].model.modes
-    if search.mode not in modes:
-        raise ConfigError(
-            f"--mode is {search.mode}, but {first.folder.path} is a {first.config.model.name}, which knows "
-            f"{', '.join(modes)}; train a hybrid for others"
-        )
-    if len(runs) > 1 or search.prefix or search.num_return_sequences > 1:
-        raise ConfigError(f"--mode {search.mode} gives one translation by one run; leave ensemble, prefix, n-best out")
-    if search.num_beams > 1:
-        raise ConfigError(f"--mode {search.mode} keeps no beam; leave --num-beams out, or search with --mode ar")
-    if search.lengths < 1 or search.refine < 0 or (search.mode == "draft" and (search.lengths > 1 or search.refine)):
-        raise ConfigError(
-            f"--mode {search.mode} with lengths = {search.lengths} and refine = {search.refine}: mode nar takes at "
-            "least 1 length and 0 refinements, mode draft neither"
-        )
 
 
 def _translate_window(
@@ -190,48 +116,10 @@ def _translate_batch(runs: Sequence[TranslatorRun], lines: list[_Line], search: 
     given = first.tokenizer.encode(search.prefix)
     prompt_BT = torch.tensor([[eos, *given]] * len(lines), device=device)
     limits = [_limit(runs, line, search, len(given)) for line in lines]
-    models = [run.model for run in runs]
-    with evaluating(models[0]):
-        if search.mode == "ar":
-            found = _by_steps(models, sources, prompt_BT, eos, limits, search)
-        else:
-            found = _in_parallel(models[0], sources[0], eos, limits, search)
-        for line, (hypotheses, passes) in zip(lines, found, strict=True):
-            yield [_translation(first, line, given, one, search, passes) for one in hypotheses]
-
-
-Found = list[tuple[list[Hypothesis], int | None]]
-"""The translations of each line, and in how many passes they were made where that is told."""
-
-
-def _by_steps(
-    models: list[Any], sources: list[Source], prompt_BT: Tensor, eos: int, limits: list[int], search: Search
-) -> Found:
-    stepper: Any = models[0] if len(models) == 1 else Ensemble(models)
-    found = beam_search(
-        stepper,
-        stepper.start(sources[0] if len(models) == 1 else sources),
-        prompt_BT,
-        eos=eos,
-        beams=search.num_beams,
-        max_new_tokens=limits,
-        length_penalty=search.length_penalty,
-        num_return_sequences=search.num_return_sequences,
-    )
-    return [(hypotheses, None) for hypotheses in found]
-
-
-def _in_parallel(model: Any, source: Source, eos: int, limits: list[int], search: Search) -> Found:
-    """All words at once; how probable they are is not known."""
-    from chainrule.decoding.parallel import draft_in_parallel, translate_in_parallel
-
-    if search.mode == "nar":
-        rows = translate_in_parallel(model, source, lengths=search.lengths, refine=search.refine, eos=eos)
-        passes = [1 + search.refine] * len(rows)
-    else:
-        rows, passes = draft_in_parallel(model, source, eos=eos, limits=limits)
-    kept = [row[:limit] for row, limit in zip(rows, limits, strict=True)]
-    return [([Hypothesis(row, math.nan, math.nan)], count) for row, count in zip(kept, passes, strict=True)]
+    with evaluating(first.model):
+        texts = [line.text for line in lines]
+        for line, found in zip(lines, look_for(runs, sources, texts, prompt_BT, limits, search), strict=True):
+            yield [_translation(first, line, given, one, search, found) for one in found.hypotheses]
 
 
 def _limit(runs: Sequence[TranslatorRun], line: _Line, search: Search, given: int) -> int:
@@ -246,7 +134,7 @@ def _limit(runs: Sequence[TranslatorRun], line: _Line, search: Search, given: in
 
 
 def _translation(
-    run: TranslatorRun, line: _Line, given: list[int], hypothesis: Hypothesis, search: Search, passes: int | None
+    run: TranslatorRun, line: _Line, given: list[int], hypothesis: Hypothesis, search: Search, found: Found
 ) -> Translation:
     written = [*given, *hypothesis.tokens]
     tokens = [token for token in written if token != run.tokenizer.eos and token < run.tokenizer.vocab_size]
@@ -262,7 +150,7 @@ def _translation(
         hypothesis.score,
         hypothesis.log_prob,
         len(hypothesis.tokens),
-        passes,
+        found.drafted,
         looked if search.attention else None,
     )
 

@@ -28,11 +28,12 @@ from chainrule.machine import threads
 from chainrule.models.translator import Given
 from chainrule.pair_corpora import held_out, open_pair_store
 from chainrule.run import LineScore, Paths, Run, path_strings
+from chainrule.searches import Search
 from chainrule.text.pairs import Pairs, open_pairs, part_of, prefixed
 from chainrule.text.readers import lines_in, open_texts
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.text.tokenizers.vocabulary import VocabularyTokenizer
-from chainrule.translating import Search, Translation, translate_lines, warn_cut
+from chainrule.translating import Translation, translate_lines, warn_cut
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,11 @@ class TranslatorRun(Run):
 
     def _held_out(self) -> Pairs:
         data = self.config.data
-        return self.pairs(data.valid) if data.valid else held_out(self.pairs(data.train), data.held_out)
+        pairs, lines = (
+            (self.pairs(data.valid), data.valid_lines) if data.valid else (self.pairs(data.train), data.lines)
+        )
+        pairs = part_of(pairs, 0, lines) if lines else pairs
+        return pairs if data.valid else held_out(pairs, data.held_out)
 
     def validation(self) -> PairEvaluation | SpanEvaluation:  # type: ignore[override]
         """What a training tells of its validation pairs: greedy search on the first of them, so as not to take long."""

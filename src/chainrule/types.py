@@ -140,3 +140,20 @@ def prefill(stepper: Stepper, state: State, tokens_BT: Tensor) -> tuple[Tensor, 
     for token_B in tokens_BT.unbind(1):
         log_probs_BV, state = stepper.step(state, token_B)
     return log_probs_BV, state
+
+
+def extend(stepper: Stepper, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+    """Append T ≥ 1 known tokens to each prefix -> log p(. | prefix) after each of them, BTV, and the longer state.
+
+    A stepper may offer `extend(state, tokens_BT)` that reads them all in parallel; otherwise they are stepped through.
+    """
+    if tokens_BT.shape[1] > 1 and hasattr(stepper, "extend"):
+        log_probs_BTV, state = stepper.extend(state, tokens_BT)
+        return log_probs_BTV, state
+    import torch  # here, since who only needs the records should not wait for it
+
+    rows = []
+    for token_B in tokens_BT.unbind(1):
+        log_probs_BV, state = stepper.step(state, token_B)
+        rows.append(log_probs_BV)
+    return torch.stack(rows, 1), state

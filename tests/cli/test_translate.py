@@ -118,6 +118,48 @@ def test_json_is_one_object_a_line(place: Path, loaded: TranslatorRun, chainrule
     assert best["n_best"][0] == {name: best[name] for name in ("text", "score", "log_prob")}
 
 
+def test_a_draft_changes_nothing_and_is_told_of(place: Path, chainrule: Call) -> None:
+    greedy = chainrule("translate", place / "b", "--num-beams", 1, stdin=STDIN)
+    cr.train(
+        place / "train.tgt", model="ngram", order=3, tokenizer=str(place / "b" / "tokenizer.json"), out=place / "tgt"
+    )
+    for drafter in (place / "a", place / "b", place / "tgt", "lookup"):
+        done = chainrule("translate", place / "b", "--draft", drafter, "--draft-tokens", 3, stdin=STDIN)
+        assert done.code == 0, done.err
+        assert done.out == greedy.out
+        assert " passes a line for " in done.err
+        assert "x the speed without drafts, by the first 5 lines one at a time" in done.err
+    assert " 100% of " in chainrule("translate", place / "b", "--draft", place / "b", stdin=b"abc\n").err
+
+
+def test_drafts_and_modes_that_cannot_be_are_refused(place: Path, chainrule: Call) -> None:
+    def said(*options: object) -> str:
+        return refused(chainrule("translate", place / "b", *options, stdin=STDIN)).replace(str(place), "runs")
+
+    assert said("--draft", place / "lm") == (
+        "runs/lm has other tokens than runs/b, so it cannot draft for it; train it with --tokenizer runs/b"
+    )
+    assert said("--draft", "lookup", "--num-beams", 3) == (
+        "a draft is for greedy search by one run; leave ensemble, --num-beams, n-best and --mode out"
+    )
+    assert said("--draft", "lookup", "--draft-tokens", 0) == (
+        "draft_tokens is 0, but at least 1 token must be drafted; leave the draft out to have none."
+    )
+    assert said("--mode", "nar") == (
+        "--mode is nar, but runs/b is a seq2seq-transformer, which knows ar; train a hybrid for others"
+    )
+    assert said("--refine", 2) == (
+        "lengths and refine are of --mode nar, which writes all words at once; give that mode too"
+    )
+    assert said("--set", "model.heads=4") == (
+        "model.heads was settled when the model was trained; nothing can be set after its training"
+    )
+    assert said("--set", "training.lr=4") == (
+        "--set training is for training; of a finished run some options of the model can be set, such as "
+        "--set model.gamma=0.2"
+    )
+
+
 def test_the_n_best_have_a_line_each(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
     done = chainrule("translate", place / "b", "--n-best", 2, "--num-beams", 3, stdin=STDIN)
     rows = [line.split(" ||| ") for line in done.out.splitlines()]

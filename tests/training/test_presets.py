@@ -85,3 +85,10 @@ def test_attention_trains_by_muon_and_recurrence_by_adamw() -> None:
     assert resolved("transformer").training.optimizer == ("muon" if hasattr(torch.optim, "Muon") else "adamw")
     assert resolved("transformer").training.batching == "blocks"
     assert resolved("lstm").training.batching == "stream"
+
+
+@pytest.mark.parametrize(("vocabulary", "length", "rows"), [(66, 128, 16), (8000, 64, 32)])
+def test_linear_attention_reads_streams_in_rows_as_long_as_a_window(vocabulary: int, length: int, rows: int) -> None:
+    training = resolved("at", vocabulary=vocabulary).training
+    assert (training.batching, training.length, training.batch_size) == ("stream", length, rows)
+    assert training.optimizer == resolved("transformer").training.optimizer

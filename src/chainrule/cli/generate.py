@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chainrule.cli.common import Json, RunPath, Seed, print_json, say
+
+if TYPE_CHECKING:
+    from chainrule.run import Generated, Run
 
 
 def generate(
@@ -28,6 +31,10 @@ def generate(
         bool | None,
         typer.Option("--stop-at-eos/--no-stop-at-eos", help="End with the line (default: for words yes, else no)."),
     ] = None,
+    draft: Annotated[
+        str | None, typer.Option(metavar="RUN|lookup", help="A cheaper run that drafts; the text stays the same.")
+    ] = None,
+    draft_tokens: Annotated[int, typer.Option(help="Tokens drafted at once at most.")] = 8,
     json: Json = False,
 ) -> None:
     """Continue a prompt: greedy, by beam search, or by sampling; one text is shown while it is made."""
@@ -43,26 +50,59 @@ def generate(
         "seed": seed,
         "stop_at_eos": stop_at_eos,
     }
+    options |= {"draft": draft if draft in (None, "lookup") else api.load(draft), "draft_tokens": draft_tokens}
+    for one in (loaded, options["draft"]):
+        getattr(one, "model", None)  # loaded before the clock starts
     if not json and num_beams == 1 and num_return_sequences == 1:
-        for piece in loaded.stream(prompt, **options):
-            print(piece, end="", flush=True)
-        print()
+        _show(loaded, prompt, options)
         return
     options |= {"num_beams": num_beams, "length_penalty": length_penalty, "num_return_sequences": num_return_sequences}
-    loaded.model  # noqa: B018  loaded before the clock starts
     began = time.perf_counter()
     texts = loaded.generate(prompt, **options)
     rate = sum(text.tokens for text in texts) / (time.perf_counter() - began)
-    _report(texts, rate, json)
+    _report(loaded, texts, rate, options, json)
 
 
-def _report(texts: list[Any], rate: float, json: bool) -> None:
+def _show(run: Run, prompt: str, options: dict[str, Any]) -> None:
+    """Print one text while it is made, then how its draft fared."""
+    from chainrule.decoding import Drafted
+    from chainrule.drafting import told_in_words
+    from chainrule.machine import threads
+
+    pieces, drafted = [], Drafted()
+    with threads(1):  # single rows are quickest with one
+        for piece in run.stream(prompt, **options, drafted=drafted):
+            pieces.append(piece)
+            print(piece, end="", flush=True)
+    print()
+    if options["draft"] is not None:
+        say(told_in_words(drafted, _plain_step(run, "".join(pieces), options)))
+
+
+def _report(run: Run, texts: list[Generated], rate: float, options: dict[str, Any], json: bool) -> None:
+    from chainrule.drafting import told
+
     if json:
-        log_probs = {"log_probs": [text.log_prob for text in texts]} if texts[0].log_prob is not None else {}
-        print_json({"texts": [text.text for text in texts], **log_probs, "tokens_per_second": round(rate, 1)})
+        first = texts[0]
+        log_probs = {"log_probs": [text.log_prob for text in texts]} if first.log_prob is not None else {}
+        found = {"texts": [text.text for text in texts], **log_probs, "tokens_per_second": round(rate, 1)}
+        if first.drafted is not None:
+            found["draft"] = told(first.drafted, _plain_step(run, first.text, options))
+        print_json(found)
         return
     for number, text in enumerate(texts, 1):
         if len(texts) > 1:
             known = "" if text.log_prob is None else f", log p {text.log_prob:.3f}"
             say(f"--- {number}{known}")
         print(text.text)
+
+
+def _plain_step(run: Run, text: str, options: dict[str, Any]) -> float:
+    """Seconds of a step without a draft, after a text, chosen from as the text was."""
+    from chainrule.drafting import plain_step_seconds
+    from chainrule.machine import threads
+    from chainrule.run import chooser
+
+    choose = chooser(options["temperature"], options["top_k"], options["top_p"], seed=0)
+    with threads(1):
+        return plain_step_seconds(run, text, choose)

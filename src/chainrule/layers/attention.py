@@ -8,10 +8,12 @@ of W rows each, K chosen rows, N positions that a group stores, C room for them,
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
+from chainrule.layers.dot_product import causal_mask as causal_mask  # offered to layers that attend by themselves
 from chainrule.layers.dot_product import dot_product_attention
 from chainrule.layers.memory import regrouped
 from chainrule.layers.positions import Rotary
@@ -28,11 +30,12 @@ class KeyValueCache:
     that it stores are whose: reordering a beam moves nothing. When the buffer is full, positions that no row has any
     more make room. Where there are none, the rows have parted for good, and each becomes a group of its own.
 
-    Two caches may share a buffer: the one that is first to write past its own end writes in place, any other copies
-    first, so a state never changes under the hand that holds it.
+    Caches may share a buffer. One writes in place if no other that is still held has stored anything past its end, and
+    copies first if one has, so a state never changes under the hand that holds it. A cache that was cut writes over
+    what was cut off as soon as nobody has that any more.
     """
 
-    __slots__ = ("_written", "length", "own_AWN", "pairs_AC2HE", "rows", "stored", "window")
+    __slots__ = ("__weakref__", "_sharing", "length", "own_AWN", "pairs_AC2HE", "rows", "stored", "window")
 
     def __init__(
         self,
@@ -40,28 +43,31 @@ class KeyValueCache:
         length: int,
         window: int,
         own_AWN: Tensor | None = None,
-        written: list[int] | None = None,
+        sharing: WeakSet[KeyValueCache] | None = None,
     ) -> None:
-        """`own_AWN` None: one row a group, which has all that is stored; `written`: what caches of one buffer share."""
+        """`own_AWN` None: one row a group, which has all that is stored; `sharing`: the caches of the same buffer."""
         self.pairs_AC2HE, self.length, self.window, self.own_AWN = pairs_AC2HE, length, window, own_AWN
         self.rows, self.stored = (1, length) if own_AWN is None else own_AWN.shape[1:]
-        self._written = [self.stored] if written is None else written
+        self._sharing = WeakSet() if sharing is None else sharing
+        self._sharing.add(self)
 
     @classmethod
     def empty(cls, batch: int, heads: int, window: int, head_width: int, like: Tensor) -> KeyValueCache:
         return cls(like.new_empty(batch, min(window, FIRST_ROOM), 2, heads, head_width), 0, window)
 
-    # Growing
+    # Growing, and growing back
 
     def append(self, pairs_R2HTE: Tensor) -> KeyValueCache:
         """The cache of the prefixes that are T positions longer."""
         new = self.rows * pairs_R2HTE.shape[3]
-        fits = self._written[0] == self.stored and self.stored + new <= self.pairs_AC2HE.shape[1]
+        fits = self.stored + new <= self.pairs_AC2HE.shape[1] and all(
+            other.stored <= self.stored for other in self._sharing
+        )
         return (self if fits else self._with_room(new))._extended(pairs_R2HTE)
 
     def _extended(self, pairs_R2HTE: Tensor) -> KeyValueCache:
         W, T = self.rows, pairs_R2HTE.shape[3]
-        end = self._written[0] = self.stored + W * T
+        end = self.stored + W * T
         place_AQ2HE, pairs_RT2HE = self.pairs_AC2HE[:, self.stored : end], pairs_R2HTE.permute(0, 3, 1, 2, 4)
         own_AWN = self.own_AWN
         if own_AWN is None:
@@ -70,7 +76,14 @@ class KeyValueCache:
             place_AQ2HE.unflatten(1, (W, T)).copy_(pairs_RT2HE.unflatten(0, (-1, W)))
             new_WQ = torch.eye(W, dtype=torch.bool, device=own_AWN.device).repeat_interleave(T, 1)
             own_AWN = torch.cat([own_AWN, new_WQ.expand(len(own_AWN), -1, -1)], 2)
-        return KeyValueCache(self.pairs_AC2HE, self.length + T, self.window, own_AWN, self._written)
+        return KeyValueCache(self.pairs_AC2HE, self.length + T, self.window, own_AWN, self._sharing)
+
+    def cut(self, count: int) -> KeyValueCache:
+        """The cache of the prefixes without their last `count` positions; nothing is moved."""
+        kept, own_AWN = self.length - count, self.own_AWN
+        if own_AWN is not None:
+            own_AWN = own_AWN & (own_AWN.cumsum(2) <= kept)
+        return KeyValueCache(self.pairs_AC2HE, kept, self.window, own_AWN, self._sharing)
 
     def _with_room(self, new: int) -> KeyValueCache:
         """The same with a buffer of its own that has room for so many more positions of each group."""
@@ -125,7 +138,7 @@ class KeyValueCache:
             own_AWN = row_K.new_ones(A, W, self.stored, dtype=torch.bool) if self.own_AWN is None else self.own_AWN
             own_AWN = own_AWN.flatten(0, 1).index_select(0, row_K).view(len(row_K) // rows, rows, self.stored)
         if group_A is None:
-            return KeyValueCache(self.pairs_AC2HE, self.length, self.window, own_AWN, self._written)
+            return KeyValueCache(self.pairs_AC2HE, self.length, self.window, own_AWN, self._sharing)
         moved_AC2HE = self._buffer(len(group_A), self.pairs_AC2HE.shape[1])
         torch.index_select(self.pairs_AC2HE[:, : self.stored], 0, group_A, out=moved_AC2HE[:, : self.stored])
         return KeyValueCache(moved_AC2HE, self.length, self.window, own_AWN)
@@ -200,9 +213,7 @@ def attend(
         cache = cache.append(parts_B3HTE[:, 1:])
         query, (key, value), mask = cache.group(parts_B3HTE[:, 0]), cache.grouped(), cache.mask(T, mask)
     alone = mask is None and causal and T > 1
-    if alone and before:
-        mask = causal_mask(T, before, query.device)
-    mixed = dot_product_attention(query, key, value, mask, dropout, causal=alone and not before, scale=scale)
+    mixed = dot_product_attention(query, key, value, mask, dropout, causal=alone, scale=scale)
     return mixed.transpose(1, 2).reshape(len(projected_NX), heads * E), cache
 
 
@@ -220,8 +231,3 @@ class CausalSelfAttention(nn.Module):
         projected_NX = self.project_in(inputs_BTD).flatten(0, 1)
         mixed_ND, cache = attend(projected_NX, len(inputs_BTD), self.heads, cache, dropout=dropout)
         return self.project_out(mixed_ND.view(inputs_BTD.shape)), cache
-
-
-def causal_mask(new: int, before: int, device: torch.device) -> Tensor:
-    """Which of before + new positions each of the new ones may see -> (new, before + new), True where it may."""
-    return torch.ones(new, before + new, dtype=torch.bool, device=device).tril(before)

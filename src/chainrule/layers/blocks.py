@@ -22,6 +22,7 @@ from chainrule.layers.attention import KeyValueCache, attend
 from chainrule.layers.dropout import dropout
 from chainrule.layers.memory import Memory, attend_source
 from chainrule.layers.positions import Rotary
+from chainrule.types import State
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: F.gelu(x),
@@ -94,15 +95,16 @@ class Block(nn.Module):
         self,
         stream_ND: Tensor,
         batch: int,
-        cache: KeyValueCache | None = None,
+        cache: State = None,
         *,
         mask: Tensor | None = None,
         causal: bool = True,
         memory: Memory | None = None,
         layer: int = 0,
-    ) -> tuple[Tensor, KeyValueCache | None]:
+    ) -> tuple[Tensor, State]:
         """stream_ND holds the positions of `batch` rows one after the other -> the same after this block.
 
+        `cache` is what `start` gave, grown by the positions since; None: begin, and keep none.
         `mask` (B or 1, H or 1, T, T) says who sees whom, or is added to the scores; without it, `causal` decides. Of
         `memory`, the keys and values of `layer` are attended to.
         """
@@ -122,8 +124,8 @@ class Block(nn.Module):
         return norm_feedforward(stream_ND + self._feed(stream_ND)), cache
 
     def _attend(
-        self, inputs_ND: Tensor, batch: int, cache: KeyValueCache | None, mask: Tensor | None, causal: bool
-    ) -> tuple[Tensor, KeyValueCache | None]:
+        self, inputs_ND: Tensor, batch: int, cache: State, mask: Tensor | None, causal: bool
+    ) -> tuple[Tensor, State]:
         dropout = self.shape.attention_dropout if self.training else 0.0
         into, out = self.attending
         projected_NX = F.linear(inputs_ND, *into)
@@ -156,6 +158,10 @@ class Block(nn.Module):
 
     def _drop(self, inputs_ND: Tensor) -> Tensor:
         return dropout(inputs_ND, self.shape.dropout) if self.training and self.shape.dropout else inputs_ND
+
+    def start(self, batch: int, window: int, like: Tensor) -> State:
+        """What the attention remembers of empty prefixes that become at most `window` long."""
+        return KeyValueCache.empty(batch, self.heads, window, self.shape.inside // self.heads, like)
 
     # What a source is to this block
 

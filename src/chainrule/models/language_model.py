@@ -44,6 +44,7 @@ class FeatureLayer(nn.Module):
     Config: ClassVar[type[LanguageModelConfig]] = LanguageModelConfig
     width: int
     window: int | None = None
+    rewinds: ClassVar[bool] = False  # whether a layer with a window can take back what it has read
 
     def __init__(self, config: Any, embedding: nn.Embedding) -> None:
         super().__init__()
@@ -55,6 +56,10 @@ class FeatureLayer(nn.Module):
     def forward(self, embedded_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """Read T more embeddings -> features BTD and the state after them. state None: begin, and keep no state."""
         raise TypeError(f"{type(self).__name__} must define forward")
+
+    def rewind(self, state: State, count: int) -> State:
+        """The state without its last `count` positions, for layers that can."""
+        raise TypeError(f"{type(self).__name__} cannot take back what it has read")
 
 
 class Prefix(NamedTuple):
@@ -125,6 +130,24 @@ class LanguageModel(nn.Module):
         """Append T tokens to each prefix at once -> log p(. | prefix) BV after the last, and the longer prefix."""
         hidden_BTD, state = self.read(state, tokens_BT)
         return self.output.log_probs(hidden_BTD[:, -1]), state
+
+    def extend(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
+        """Append T tokens to each prefix at once -> log p(. | prefix) after each, BTV, and the longer prefix."""
+        hidden_BTD, state = self.read(state, tokens_BT)
+        log_probs_NV = self.output.log_probs(hidden_BTD[:, -tokens_BT.shape[1] :].flatten(0, 1))
+        return log_probs_NV.unflatten(0, tokens_BT.shape), state
+
+    def rewindable(self, state: Prefix) -> int | None:
+        """How many tokens can be read now and then be taken back: as many as the window has room for; None: never."""
+        if self.window is None or state.recent_BL is None or not self.features.rewinds:
+            return None
+        return self.window - state.recent_BL.shape[1] - (state.pending_B is not None)
+
+    def rewind(self, state: Prefix, count: int) -> Prefix:
+        """The prefix without its last `count` tokens, which were read since `rewindable` said how many can be."""
+        assert state.recent_BL is not None
+        kept = state.recent_BL.shape[1] - count
+        return Prefix(self.features.rewind(state.features, count), state.recent_BL[:, :kept], None)
 
     def read(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
         """Append T tokens to each prefix -> the features after each of them, BTD, and the longer prefix.
@@ -202,13 +225,13 @@ def _rows_at_once(window: int) -> int:
     return max(1, 16384 // window)
 
 
-def language_model(name: str, *, family: str) -> Callable[[type[FeatureLayer]], type[FeatureLayer]]:
-    """Register a feature layer as the language model `name`."""
+def language_model(name: str, *, family: str, **about: str) -> Callable[[type[FeatureLayer]], type[FeatureLayer]]:
+    """Register a feature layer as the language model `name`; `about` is what more is to be said of it."""
 
     def register(features: type[FeatureLayer]) -> type[FeatureLayer]:
         parts = {"Features": features, "Config": features.Config, "__doc__": features.__doc__}
         model = type(features.__name__ + "LanguageModel", (LanguageModel,), parts)
-        MODELS.register(name, family=family, task="lm")(model)
+        MODELS.register(name, family=family, task="lm", **about)(model)
         return features
 
     return register

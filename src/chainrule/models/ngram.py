@@ -9,7 +9,7 @@ Legend: B batch, T time, V vocabulary, N order, K kept rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -166,13 +166,46 @@ class Ngram(nn.Module):
         states_BN, tokens = _copy(state), _numbers(tokens_BT)
         nats_BV = np.empty((len(states_BN), self.vocab_size), np.float32)
         for row, state_N in enumerate(states_BN):
-            known_T = tokens[row]
-            if state_N[0] < 0:
-                query.begin(state_N, known_T[0])
-                known_T = known_T[1:]
-            query.walk(self.table.arrays, known_T, state_N, self._ending, 0.0)
+            self._append(state_N, tokens[row])
             query.distribution(self.table.arrays, state_N, self.table.absent, nats_BV[row])
         return torch.from_numpy(nats_BV).to(tokens_BT.device), torch.from_numpy(states_BN)
+
+    def extend(self, state: Tensor, tokens_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Append T tokens to each prefix -> log p(. | prefix) after each of them, BTV, and the longer prefix."""
+        states_BN, tokens = _copy(state), _numbers(tokens_BT)
+        nats_BTV = np.empty((*tokens.shape, self.vocab_size), np.float32)
+        for row, state_N in enumerate(states_BN):
+            for t in range(tokens.shape[1]):
+                self._append(state_N, tokens[row, t : t + 1])
+                query.distribution(self.table.arrays, state_N, self.table.absent, nats_BTV[row, t])
+        return torch.from_numpy(nats_BTV).to(tokens_BT.device), torch.from_numpy(states_BN)
+
+    def continued(self, state: Tensor, tokens: Sequence[int], count: int, least: float) -> tuple[list[int], Tensor]:
+        """Append tokens to one prefix -> at most `count` further ones, each the most probable, and the longer prefix.
+
+        They end where log p of all of them together would fall below `least`. The same could be had by steps; this way
+        it costs a fraction of what the steps of a network do.
+        """
+        states_1N, nats_V = _copy(state), np.empty(self.vocab_size, np.float32)
+        self._append(states_1N[0], np.array(tokens, np.int64))
+        state_N, further = states_1N[0].copy(), []
+        for left in range(count - 1, -1, -1):
+            query.distribution(self.table.arrays, state_N, self.table.absent, nats_V)
+            best = int(nats_V.argmax())
+            least -= float(nats_V[best])
+            if least > 0:
+                break
+            further.append(best)
+            if left:
+                self._append(state_N, np.array([best]))
+        return further, torch.from_numpy(states_1N)
+
+    def _append(self, state_N: np.ndarray[Any, Any], tokens_T: np.ndarray[Any, Any]) -> None:
+        """Append T ≥ 1 tokens to a prefix, in place."""
+        if state_N[0] < 0:
+            query.begin(state_N, tokens_T[0])
+            tokens_T = tokens_T[1:]
+        query.walk(self.table.arrays, tokens_T, state_N, self._ending, 0.0)
 
     def select(self, state: Tensor, rows_K: Tensor) -> Tensor:
         """Row k of the result is row rows_K[k] of the state."""

@@ -20,7 +20,7 @@ from chainrule.layers.dropout import drop
 from chainrule.layers.recurrence import Bidirectional, Recurrence, reverse
 from chainrule.layers.recurrence import State as RecurrentState
 from chainrule.layers.source_attention import SourceAttention, SourceStates
-from chainrule.models.translator import Translator, TranslatorConfig
+from chainrule.models.translator import PretrainedConfig, Translator
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Source, Vocabulary
 
@@ -30,7 +30,7 @@ def lengths_of(source: Source) -> Tensor | None:
     return None if bool(source.mask_BS.all()) else source.mask_BS.sum(1)
 
 
-class Seq2SeqRnnConfig(TranslatorConfig):
+class Seq2SeqRnnConfig(PretrainedConfig):
     """The shape of a translator without attention."""
 
     cell: Literal["lstm", "gru"] = "lstm"
@@ -55,8 +55,9 @@ class Seq2SeqRnn(Translator):
 
     def begin(self, source: Source, *, stepping: bool) -> RecurrentState:
         lengths_B = lengths_of(source)
-        tokens_BS = reverse(source.tokens_BS, lengths_B) if self.config.reversed_source else source.tokens_BS
-        embedded_BSD = drop(self.source_embedding(tokens_BS), self.config.dropout, training=self.training)
+        features_BSD = self.embed_source(source)
+        ordered_BSD = reverse(features_BSD, lengths_B) if self.config.reversed_source else features_BSD
+        embedded_BSD = drop(ordered_BSD, self.config.dropout, training=self.training)
         state: RecurrentState = self.encoder(embedded_BSD, None, lengths_B)[1]
         return state
 
@@ -66,7 +67,7 @@ class Seq2SeqRnn(Translator):
         return drop(hidden_BTH, self.config.dropout, training=self.training), state
 
 
-class Seq2SeqAttentionConfig(TranslatorConfig):
+class Seq2SeqAttentionConfig(PretrainedConfig):
     """The shape of a recurrent translator with attention."""
 
     cell: Literal["lstm", "gru"] = "lstm"
@@ -105,7 +106,7 @@ class Seq2SeqAttention(Translator):
 
     def begin(self, source: Source, *, stepping: bool) -> Attending:
         lengths_B = lengths_of(source)
-        embedded_BSD = self._drop(self.source_embedding(source.tokens_BS))
+        embedded_BSD = self._drop(self.embed_source(source))
         with torch.autocast(embedded_BSD.device.type, enabled=False):
             encoded_BSE, states = self.encoder(embedded_BSD, lengths_B)
             memory = self.attend.memory_of(encoded_BSE, None if lengths_B is None else source.mask_BS)

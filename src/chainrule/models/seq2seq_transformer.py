@@ -9,7 +9,8 @@ Legend: B batch, T time, S source time, N positions of all rows, D width, C the 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from chainrule.layers.memory import Memory, source_mask, source_weights
 from chainrule.layers.positions import AddedPositions, Rotary
 from chainrule.models.translator import Translator, TranslatorConfig
 from chainrule.registry import MODELS
-from chainrule.types import OutputChoice, Source, Vocabulary
+from chainrule.types import OutputChoice, Source, State, Vocabulary
 
 
 class Seq2SeqTransformerConfig(TranslatorConfig):
@@ -46,7 +47,8 @@ class Written(NamedTuple):
     """What the decoder remembers: the source, and its own positions so far."""
 
     memory: Memory
-    caches: list[KeyValueCache] | None  # None: all positions come at once
+    caches: list[State] | None  # of each block; None: all positions come at once
+    length: int = 0  # positions so far
 
 
 class Stack(nn.Module):
@@ -62,11 +64,12 @@ class Stack(nn.Module):
         rotary: Rotary | None = None,
         positions: AddedPositions | None = None,
         scale: float = 1.0,
+        block: Callable[..., Block] = Block,
     ) -> None:
-        """`scale` is that of the embeddings before `positions` are added."""
+        """`scale` is that of the embeddings before `positions` are added; `block` makes a block."""
         super().__init__()
         self.positions, self.scale = positions, scale
-        self.blocks = nn.ModuleList(Block(shape, rotary, reads_source=reads_source) for _ in range(layers))
+        self.blocks = nn.ModuleList(block(shape, rotary, reads_source=reads_source) for _ in range(layers))
         self.norm = shape.make_norm() if shape.pre else nn.Identity()
         self.dropout, self.window = shape.dropout, window
 
@@ -117,12 +120,12 @@ class EncoderDecoder(Translator):
         memory = Memory([block.memory_of(encoded_BSD) for block in blocks], source_mask(source.mask_BS))
         if not stepping:
             return Written(memory, None)
-        B, heads, width = len(encoded_BSD), blocks[0].heads, blocks[0].shape.inside // blocks[0].heads
-        return Written(memory, [KeyValueCache.empty(B, heads, self.decoder.window, width, encoded_BSD) for _ in blocks])
+        batch, window = len(encoded_BSD), self.decoder.window
+        return Written(memory, [block.start(batch, window, encoded_BSD) for block in blocks])
 
     def read(self, state: Written, tokens_BT: Tensor) -> tuple[Tensor, Written]:
         embedded_BTD = self.embedding(tokens_BT)
-        (B, T), before = tokens_BT.shape, state.caches[0].length if state.caches else 0
+        (B, T), before = tokens_BT.shape, state.length
         stream_ND = self.decoder.embed(embedded_BTD, before)
         mask, grown = self.decoder.mask(T, before), []
         for number, block in enumerate(self.decoder.blocks):
@@ -130,7 +133,16 @@ class EncoderDecoder(Translator):
             stream_ND, cache = block(stream_ND, B, cache, mask=mask, memory=state.memory, layer=number)
             grown.append(cache)
         hidden_BTD = self.decoder.leave(stream_ND).view(embedded_BTD.shape)
-        return hidden_BTD, Written(state.memory, grown if state.caches else None)
+        return hidden_BTD, Written(state.memory, grown if state.caches else None, before + T)
+
+    def rewindable(self, state: Written) -> int | None:
+        if state.caches is None or not all(isinstance(cache, KeyValueCache) for cache in state.caches):
+            return None
+        return self.decoder.window - state.length
+
+    def rewind(self, state: Written, count: int) -> Written:
+        assert state.caches is not None
+        return Written(state.memory, [cache.cut(count) for cache in state.caches], state.length - count)
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
         """The weights of the last layer, averaged over its heads, BTS."""
@@ -154,13 +166,19 @@ class Seq2SeqTransformer(EncoderDecoder):
     def __init__(self, config: Seq2SeqTransformerConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output, config.embedding)
         self.encoder = _stack(config, config.encoder_layers, reads_source=False)
-        self.decoder = _stack(config, config.decoder_layers, reads_source=True)
+        self.decoder = _stack(config, config.decoder_layers, reads_source=True, block=self.decoder_block(config))
         self.window = config.context
         for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in this order: same seed, same model
             nn.init.normal_(table.weight, std=config.embedding**-0.5 if self.encoder.scale != 1.0 else 0.02)
 
+    def decoder_block(self, config: Any) -> Callable[..., Block]:
+        """What makes a block of the decoder."""
+        return Block
 
-def _stack(config: Seq2SeqTransformerConfig, layers: int, *, reads_source: bool) -> Stack:
+
+def _stack(
+    config: Seq2SeqTransformerConfig, layers: int, *, reads_source: bool, block: Callable[..., Block] = Block
+) -> Stack:
     """One side of the model that a configuration describes, freshly initialised."""
     head_width = check_heads(config.embedding, config.heads, config.positions)
     shape = BlockShape(
@@ -183,6 +201,7 @@ def _stack(config: Seq2SeqTransformerConfig, layers: int, *, reads_source: bool)
         positions=AddedPositions(config.positions, config.context, config.embedding) if added else None,
         # The sinusoidal table has entries of size 1: embeddings are brought to the same size, as published.
         scale=math.sqrt(config.embedding) if config.positions == "sinusoidal" else 1.0,
+        block=block,
     )
     initialise(stack, layers)
     return stack

@@ -38,6 +38,7 @@ class Transformer(FeatureLayer):
     """Masked multi-head self-attention over a window: the GPT decoder."""
 
     Config = TransformerConfig
+    rewinds = True
 
     def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
         super().__init__(config, embedding)
@@ -69,6 +70,9 @@ class Transformer(FeatureLayer):
         like = next(self.parameters())
         return [KeyValueCache.empty(batch, self.heads, self.window or 0, self.head_width, like) for _ in self.blocks]
 
+    def rewind(self, state: list[KeyValueCache], count: int) -> list[KeyValueCache]:
+        return [cache.cut(count) for cache in state]
+
     def forward(
         self, embedded_BTD: Tensor, state: list[KeyValueCache] | None
     ) -> tuple[Tensor, list[KeyValueCache] | None]:
@@ -80,5 +84,5 @@ class Transformer(FeatureLayer):
         grown: list[KeyValueCache] = []
         for number, block in enumerate(self.chain):
             stream_ND, cache = block.forward(stream_ND, batch, state[number] if state else None)
-            grown.append(cache)  # type: ignore[arg-type]
+            grown.append(cache)
         return self.norm(stream_ND).view(embedded_BTD.shape), grown if state is not None else None

@@ -11,12 +11,16 @@ Legend: B batch, T time, S source time, V vocabulary, D width, K kept rows.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
+from chainrule.errors import ConfigError
+from chainrule.layers.bert import BertEncoder as BertEncoder  # offered to what fills it with weights
+from chainrule.layers.bert import BertShape as BertShape
+from chainrule.layers.features import PretrainedFeatures
 from chainrule.types import Batch, OutputChoice, Outputs, Source, State, Vocabulary, select_rows
 
 
@@ -29,6 +33,28 @@ class TranslatorConfig(BaseModel):
     dropout: float = Field(0.1, ge=0, lt=1, description="share of units dropped")
     tied: bool = Field(True, description="one matrix for target embedding and output, where the output can share it")
     shared: bool = Field(True, description="one embedding for source and target, where they have one vocabulary")
+
+
+class PretrainedConfig(TranslatorConfig):
+    """What translators share that can read their source by an encoder which was trained before."""
+
+    pretrained: str | None = Field(
+        None, description="an encoder that makes the source's features: a folder, or a package that holds one"
+    )
+    tuned: bool = Field(False, description="train that encoder with the rest; false: it stays as it is")
+    pretrained_shape: BertShape | None = Field(None, description="what that encoder is like, as its folder tells")
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens that the encoder can read of a source."""
+        return None if self.pretrained_shape is None else self.pretrained_shape.source_window
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in ("tuned", "pretrained_shape"):
+            if getattr(self, name) and self.pretrained is None:
+                raise ConfigError(f"model.{name} is of a pretrained encoder; give one with model.pretrained")
+        return self
 
 
 class Translator(nn.Module):
@@ -49,8 +75,14 @@ class Translator(nn.Module):
         self.embedding = nn.Embedding(vocabulary.size, config.embedding)
         read = vocabulary.source or vocabulary
         one = vocabulary.source is None and config.shared
-        self.source_embedding = self.embedding if one else nn.Embedding(read.size, config.embedding)
-        for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in this order: same seed, same model
+        self.pretrained = _pretrained(config, read.size)
+        tables = [self.embedding]
+        if self.pretrained is None:
+            self.source_embedding = self.embedding if one else nn.Embedding(read.size, config.embedding)
+            tables.append(self.source_embedding)
+        else:
+            self.window = self.pretrained.window
+        for table in dict.fromkeys(tables):  # in this order: same seed, same model
             nn.init.normal_(table.weight, std=config.embedding**-0.5)
         tied = config.tied and output.layer.tieable
         self.bridge = nn.Linear(width, config.embedding) if tied and width != config.embedding else None
@@ -67,6 +99,13 @@ class Translator(nn.Module):
     def read(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
         """Append T target tokens to each prefix -> the decoder's features after each, BTD, and the longer state."""
         raise TypeError(f"{type(self).__name__} must define read")
+
+    def embed_source(self, source: Source) -> Tensor:
+        """The features of each source token, BSD: its vector in a table, or what a pretrained encoder makes of it."""
+        features_BSD: Tensor = (
+            self.source_embedding(source.tokens_BS) if self.pretrained is None else self.pretrained(source)
+        )
+        return features_BSD
 
     # Training
 
@@ -94,6 +133,19 @@ class Translator(nn.Module):
         hidden_BTD, state = self.read(state, tokens_BT)
         return self.output.log_probs(self._bridged(hidden_BTD[:, -1])), state
 
+    def extend(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        """Append T tokens to each prefix at once -> log p(. | prefix, source) after each, BTV, and the state."""
+        hidden_BTD, state = self.read(state, tokens_BT)
+        return self.output.log_probs(self._bridged(hidden_BTD).flatten(0, 1)).unflatten(0, tokens_BT.shape), state
+
+    def rewindable(self, state: State) -> int | None:
+        """How many tokens can be read now and then be taken back by `rewind`; None: never any."""
+        return None
+
+    def rewind(self, state: State, count: int) -> State:
+        """The prefix without its last `count` tokens, which were read since `rewindable` said how many can be."""
+        raise TypeError(f"{type(self).__name__} cannot take back what it has read")
+
     def select(self, state: State, rows_K: Tensor) -> State:
         """Row k of the result is row rows_K[k] of the state."""
         return select_rows(state, rows_K)
@@ -115,6 +167,23 @@ class Translator(nn.Module):
         return torch.cat([tokens_BT.new_full((len(tokens_BT), 1), self.eos), tokens_BT[:, :-1]], 1)
 
 
+def _pretrained(config: TranslatorConfig, tokens: int) -> PretrainedFeatures | None:
+    """What reads the source, of which there are so many different tokens; None: a table of embeddings does."""
+    if not isinstance(config, PretrainedConfig) or config.pretrained is None:
+        return None
+    if (shape := config.pretrained_shape) is None:
+        raise ConfigError(
+            f"model.pretrained is {config.pretrained}, but model.pretrained_shape is missing; give what `read_shape` "
+            "of interop/bert.py tells of its folder, as `train` does"
+        )
+    if tokens > shape.vocab_size:
+        raise ConfigError(
+            f"the source has {tokens} different tokens, but the pretrained encoder knows {shape.vocab_size}; leave "
+            "tokenizer.source out, so that the source is read by the encoder's own tokeniser"
+        )
+    return PretrainedFeatures(shape, config.embedding, tuned=config.tuned)
+
+
 class Given(nn.Module):
     """A translator with its source fixed: a language model of the target, for whatever works on those.
 
@@ -125,6 +194,7 @@ class Given(nn.Module):
         super().__init__()
         self.model, self.source = model, source
         self.step, self.prefill, self.select = model.step, model.prefill, model.select
+        self.extend, self.rewindable, self.rewind = model.extend, model.rewindable, model.rewind
         self.vocab_size, self.eos = model.vocab_size, model.eos
 
     def start(self, batch: int) -> State:

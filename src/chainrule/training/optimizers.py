@@ -16,10 +16,15 @@ from torch.optim import SGD, AdamW, Optimizer
 from chainrule.config import TrainingConfig
 from chainrule.errors import ConfigError
 
+PRETRAINED = "pretrained.encoder."
+"""What is learned already is tuned at a rate of its own."""
+
 
 def make_optimizers(model: nn.Module, config: TrainingConfig, lr: float) -> list[Optimizer]:
     """The optimisers that together update every parameter of a model; each group knows its full rate as `full_lr`."""
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    learned = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    tuned = [(name, parameter) for name, parameter in learned if name.startswith(PRETRAINED)]
+    named = [(name, parameter) for name, parameter in learned if not name.startswith(PRETRAINED)]
     if config.optimizer == "sgd":
         made: list[Optimizer] = [SGD(_groups(named, config), lr=lr, momentum=config.momentum)]
     elif config.optimizer == "muon":
@@ -28,6 +33,7 @@ def make_optimizers(model: nn.Module, config: TrainingConfig, lr: float) -> list
         made = [*_muon(inner, config, lr), *_adamw(outer, config, config.table_lr)]
     else:
         made = _adamw(named, config, lr)
+    made += _adamw(tuned, config, config.tuned_lr)
     for optimizer in made:
         for group in optimizer.param_groups:
             group["full_lr"] = group["lr"]

@@ -11,7 +11,8 @@ import torch
 
 from chainrule.config import RunConfig, TokenizerConfig, TrainingConfig, merge, parse
 
-ATTENDING = ("transformer", "conv-attention")
+ATTENDING = ("transformer", "conv-attention", "at")
+ATTENDING_TRANSLATORS = ("seq2seq-transformer", "seq2seq-at", "fat")
 """Models whose weight is in attention and feed-forward layers."""
 
 RATES = {"adamw": 3e-3, "sgd": 10.0, "muon": 0.02}
@@ -78,8 +79,13 @@ def _shape(config: RunConfig, size: Size, training: dict[str, Any]) -> dict[str,
     dropout = 0.0 if passes < 3 else 0.1 if passes < 10 else 0.3
     shape = {"embedding": min(by_text, by_time), "hidden": min(by_text, by_time), "dropout": dropout}
     if config.model.name in ATTENDING:
-        shape |= {"dropout": min(dropout, 0.1), "context": 128 if size.vocabulary < 512 else 64}
+        shape |= {"dropout": min(dropout, 0.1), "context": _span(size)}
     return shape
+
+
+def _span(size: Size) -> int:
+    """How many tokens a model that reads them in parallel is given at once: letters say less than words."""
+    return 128 if size.vocabulary < 512 else 64
 
 
 def _passes(tokens: int, training: dict[str, Any]) -> float:
@@ -91,9 +97,10 @@ def _passes(tokens: int, training: dict[str, Any]) -> float:
 def _training(config: RunConfig, size: Size, windowed: bool, model: dict[str, Any]) -> dict[str, Any]:
     t, tokens = config.training, size.tokens
     batching = t.batching or ("blocks" if windowed else "stream")
-    length = t.length or (min(model.get("context", 64), 128) if batching == "blocks" else 35 if tokens > 50_000 else 20)
+    at_once = batching == "blocks" or config.model.name in ATTENDING  # reads all positions of a row in parallel
+    length = t.length or (min(model.get("context", _span(size)), 128) if at_once else 35 if tokens > 50_000 else 20)
     block = 1024 if tokens < 1_000_000 else 2048
-    rows = t.batch_size or max(1, min(block // length if batching == "blocks" else 32, tokens // (8 * length)))
+    rows = t.batch_size or max(1, min(block // length if at_once else 32, tokens // (8 * length)))
     optimizer = t.optimizer or _optimizer(config.model.name)
     return {"batching": batching, "length": length, "batch_size": rows, "optimizer": optimizer, "lr": RATES[optimizer]}
 
@@ -108,4 +115,4 @@ def _pair_training(config: RunConfig, size: Size) -> dict[str, Any]:
 
 def _optimizer(model: str) -> str:
     """Muon took fewer tokens to the same loss with attention; an LSTM, tried briefly, gained nothing from it."""
-    return "muon" if model in (*ATTENDING, "seq2seq-transformer") and hasattr(torch.optim, "Muon") else "adamw"
+    return "muon" if model in (*ATTENDING, *ATTENDING_TRANSLATORS) and hasattr(torch.optim, "Muon") else "adamw"

@@ -1,0 +1,80 @@
+"""What a step costs after a short and after a long prefix: linear attention, and ordinary attention beside it.
+
+`at` remembers a prefix in sums of one size, so that its steps should cost the same after 100 tokens as after 8,000;
+`transformer` with a window that holds them all reads every key and value again. Both are 4 layers × 128 with random
+weights, one text, one thread. Every round takes some steps from where the round before ended.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from harness import Figure, Times, alternate, arguments, begin, report, speed, speed_up
+
+from chainrule.config import RunConfig, parse
+from chainrule.machine import threads
+from chainrule.models.language_model import LanguageModel
+from chainrule.runs import build_model
+from chainrule.types import Vocabulary
+
+VOCABULARY = 66
+PREFIXES = (100, 1000, 8000)
+SHAPE = {"embedding": 128, "layers": 4, "heads": 4}
+OPTIONS: dict[str, dict[str, Any]] = {"at": {}, "transformer": {"context": 8192}}
+STEPS = {"at": 64, "transformer": 16}
+"""Of a round: few of the transformer, whose prefixes must stay about as long as they are said to be."""
+
+
+class Walk:
+    """A text that goes on from a prefix of random tokens."""
+
+    def __init__(self, model: LanguageModel, prefix: int) -> None:
+        self.model = model
+        tokens_1T = torch.randint(0, VOCABULARY, (1, prefix), generator=torch.Generator().manual_seed(0))
+        with threads(1), torch.inference_mode():
+            _, self.state = model.prefill(model.start(1), tokens_1T)
+
+    def go_on(self, steps: int) -> None:
+        """Take so many steps, always with the likeliest token."""
+        token_1 = torch.zeros(1, dtype=torch.int64)
+        with threads(1), torch.inference_mode():
+            for _ in range(steps):
+                log_probs_1V, self.state = self.model.step(self.state, token_1)
+                token_1 = log_probs_1V.argmax(1)
+
+
+def make(name: str) -> LanguageModel:
+    """A fresh model of that name."""
+    torch.manual_seed(1)
+    values = {"model": {"name": name, **SHAPE, **OPTIONS[name]}, "output": {"name": "softmax"}}
+    vocabulary = Vocabulary(VOCABULARY, 0, np.ones(VOCABULARY, np.int64))
+    return cast(LanguageModel, build_model(parse(RunConfig, values), vocabulary).eval())
+
+
+def figure(times: Times, model: str, prefix: int) -> Figure:
+    """A step after a prefix beside one of the same model after the shortest."""
+    name, shortest = f"{model}, prefix {prefix}", f"{model}, prefix {PREFIXES[0]}"
+    value, peer = (1000 / speed(times, which, STEPS[model]) for which in (name, shortest))
+    bar = 1.2 if model == "at" and prefix == PREFIXES[-1] else None
+    return Figure(name, value, "ms a step", peer, speed_up(times, shortest, name), at_most=bar)
+
+
+def main() -> None:
+    options = begin(arguments(__doc__))
+    models = {name: make(name) for name in OPTIONS}
+    walks = {
+        f"{name}, prefix {prefix}": partial(Walk(model, prefix).go_on, STEPS[name])
+        for name, model in models.items()
+        for prefix in PREFIXES
+    }
+    times = alternate(walks, min(options.repeats, 11))  # more would leave the transformer's window
+    figures = [figure(times, name, prefix) for name in models for prefix in PREFIXES]
+    at, transformer = (figure(times, name, PREFIXES[-1]).value for name in models)
+    report(figures, options, transformer_over_at=round(transformer / at, 2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Decoding of models that can write a whole target at once, beside writing it word by word.
+
+`translate_in_parallel` takes what the one pass says: for several lengths the best by the model's own log p, and refined
+by further passes if that is wanted. `draft_in_parallel` only drafts so: one pass of the stepwise model over a draft
+tells after every prefix of it what greedy search would have written there. What agrees is kept, with the first word
+that does not agree put right; what the pass said of later places, and after it what is left of the draft, is the next
+draft. So each pass writes one word at least, and the result is that of greedy search, word for word.
+
+Legend: B sources, K lengths tried, R rows, T time, V vocabulary, H width of a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from chainrule.errors import ConfigError
+from chainrule.types import Source, State
+
+
+class ParallelWriter(Protocol):
+    """What a model must offer to be decoded in parallel."""
+
+    def encode(self, source: Source) -> Any:
+        """What both ways of writing need of a source."""
+        ...
+
+    def opened(self, encoded: Any, *, stepping: bool) -> State:
+        """The state before the first token, which has `memory`, `hidden_RH` and `place`."""
+        ...
+
+    def foretold(self, encoded: Any, count: int = 1) -> Tensor:
+        """The most probable lengths of each target, `eos` not counted, the best first -> BK."""
+        ...
+
+    def at_once(
+        self, encoded: Any, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None, *, sure: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """The most probable token of all places of rows of given lengths -> RT, and log p of them RT if wanted."""
+        ...
+
+    def by_slots(self, encoded: Any) -> list[list[int]] | None:
+        """The tokens of each target, by models that write into slots instead of foretelling a length; else None."""
+        ...
+
+    def check(self, memory: Any, hidden_RH: Tensor, place: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(. | prefix) after each of T tokens read from a place on RTV, and the states after each RTH."""
+        ...
+
+    def select(self, state: State, rows_K: Tensor) -> State: ...
+
+
+# All at once
+
+
+@torch.inference_mode()
+def translate_in_parallel(
+    model: ParallelWriter, source: Source, *, lengths: int = 1, refine: int = 0, eos: int
+) -> list[list[int]]:
+    """The tokens of a target for each source, without `eos`, from one pass and `refine` more.
+
+    Of the targets at the `lengths` most probable lengths the one is given whose log p a token is best.
+    """
+    _check(lengths, refine)
+    encoded = model.encode(source)
+    if (rows := model.by_slots(encoded)) is not None:
+        _check_slots(lengths, refine)
+        return rows
+    length_BK = model.foretold(encoded, lengths)
+    B, K = length_BK.shape
+    length_R = length_BK.flatten()
+    tokens_RT, log_prob_RT = model.at_once(encoded, length_R, sure=refine > 0)
+    for turn in range(refine):
+        assert log_prob_RT is not None
+        tokens_RT, log_prob_RT = _refined(
+            model, encoded, length_R, tokens_RT, log_prob_RT, 1 - (turn + 1) / (refine + 1)
+        )
+    rows = _cut(tokens_RT, length_R, eos)
+    if K == 1:
+        return rows
+    best_B = _score(model, encoded, rows, K, eos).view(B, K).argmax(1)
+    return [rows[number * K + best] for number, best in enumerate(best_B.tolist())]
+
+
+def _check(lengths: int, refine: int) -> None:
+    if lengths < 1:
+        raise ConfigError(f"{lengths} lengths are to be tried, but at least 1 is needed; the default is 1.")
+    if refine < 0:
+        raise ConfigError(f"a translation is to be refined {refine} times, but 0 is the least; 0 means one pass alone.")
+
+
+def _check_slots(lengths: int, refine: int) -> None:
+    if lengths > 1 or refine:
+        raise ConfigError(
+            f"a model that writes into slots foretells no length and has no places to write again, but lengths is "
+            f"{lengths} and refine {refine}; leave them out, or train with model.nar=positions."
+        )
+
+
+def _refined(
+    model: ParallelWriter, encoded: Any, length_R: Tensor, tokens_RT: Tensor, log_prob_RT: Tensor, share: float
+) -> tuple[Tensor, Tensor]:
+    """Predict the least sure share of each row's tokens again, with the others in sight -> tokens RT, log p RT."""
+    beyond_RT = torch.arange(tokens_RT.shape[1], device=length_R.device) >= length_R[:, None]
+    rank_RT = log_prob_RT.masked_fill(beyond_RT, 1.0).argsort(1).argsort(1)  # 0: the least sure
+    shown_RT = (rank_RT >= (length_R * share).ceil()[:, None]) & ~beyond_RT
+    new_RT, new_log_prob_RT = model.at_once(encoded, length_R, (tokens_RT, shown_RT), sure=True)
+    assert new_log_prob_RT is not None
+    return torch.where(shown_RT, tokens_RT, new_RT), torch.where(shown_RT, log_prob_RT, new_log_prob_RT)
+
+
+def _cut(tokens_RT: Tensor, length_R: Tensor, eos: int) -> list[list[int]]:
+    """The tokens of each row up to its length or its first `eos`."""
+    rows = [row[:length] for row, length in zip(tokens_RT.tolist(), length_R.tolist(), strict=True)]
+    return [row[: row.index(eos)] if eos in row else row for row in rows]
+
+
+def _score(model: ParallelWriter, encoded: Any, rows: list[list[int]], count: int, eos: int) -> Tensor:
+    """log p a token, `eos` among them, of `count` rows for each source by the whole model, in one pass -> R."""
+    state = model.opened(encoded, stepping=False)
+    R, T = len(rows), max(map(len, rows)) + 1
+    device = state.hidden_RH.device
+    state = model.select(state, torch.arange(R, device=device) // count)
+    targets_RT = torch.tensor([[*row, *[eos] * (T - len(row))] for row in rows], device=device)
+    inputs_RT = torch.cat([targets_RT.new_full((R, 1), eos), targets_RT[:, :-1]], 1)
+    log_probs_RTV, _ = model.check(state.memory, state.hidden_RH, 0, inputs_RT)
+    log_prob_RT = log_probs_RTV.gather(2, targets_RT.unsqueeze(2)).squeeze(2)
+    tokens_R = torch.tensor([len(row) + 1 for row in rows], device=device)
+    held_RT = torch.arange(T, device=device) < tokens_R[:, None]
+    return (log_prob_RT * held_RT).sum(1) / tokens_R
+
+
+# As drafts
+
+
+@torch.inference_mode()
+def draft_in_parallel(
+    model: ParallelWriter, source: Source, *, eos: int, limits: Sequence[int]
+) -> tuple[list[list[int]], list[int]]:
+    """What greedy search writes for each source, of at most so many tokens, and how many passes it took.
+
+    A row has `eos` at its end unless it came to its limit. A pass is one reading of a draft, all places at once.
+    """
+    if len(limits) != len(source.tokens_BS):
+        raise ConfigError(f"there are {len(limits)} limits for {len(source.tokens_BS)} sources; give one each.")
+    encoded = model.encode(source)
+    drafts = model.by_slots(encoded)
+    if drafts is None:
+        length_B = model.foretold(encoded)[:, 0]
+        drafts = _cut(model.at_once(encoded, length_B)[0], length_B, eos)
+    rows = [_Row(draft, limit, eos) for draft, limit in zip(drafts, limits, strict=True)]
+    state = model.opened(encoded, stepping=True)
+    memory, hidden_RH, going = state.memory, state.hidden_RH, rows
+    while going:
+        inputs = [[row.last, *row.draft] for row in going]
+        T = max(map(len, inputs))
+        inputs_RT = torch.tensor([[*tokens, *[eos] * (T - len(tokens))] for tokens in inputs], device=hidden_RH.device)
+        places = [len(row.tokens) for row in going]
+        place = places[0] if min(places) == max(places) else torch.tensor(places, device=hidden_RH.device)
+        log_probs_RTV, path_RTH = model.check(memory, hidden_RH, place, inputs_RT)
+        kept = [row.take(said) for row, said in zip(going, log_probs_RTV.argmax(2).tolist(), strict=True)]
+        hidden_RH = path_RTH[torch.arange(len(kept)), torch.tensor(kept) - 1]
+        open_rows = [number for number, row in enumerate(going) if not row.ended]
+        if len(open_rows) < len(going):
+            chosen_K = torch.tensor(open_rows, dtype=torch.int64, device=hidden_RH.device)
+            memory, hidden_RH = model.select((memory, hidden_RH), chosen_K)
+            going = [going[number] for number in open_rows]
+    return [row.tokens for row in rows], [row.passes for row in rows]
+
+
+class _Row:
+    """A target in the making: what is sure of it, and a draft of what comes next."""
+
+    def __init__(self, draft: list[int], limit: int, eos: int) -> None:
+        self.first, self.limit, self.eos = [*draft, eos], limit, eos
+        self.tokens: list[int] = []
+        self.draft = self.first[: limit - 1]
+        self.passes = 0
+
+    @property
+    def last(self) -> int:
+        """What is read before the draft."""
+        return self.tokens[-1] if self.tokens else self.eos
+
+    @property
+    def ended(self) -> bool:
+        return len(self.tokens) == self.limit or (bool(self.tokens) and self.tokens[-1] == self.eos)
+
+    def take(self, said: list[int]) -> int:
+        """Keep what a pass over the draft confirms and the word after it -> how many words that is."""
+        self.passes += 1
+        agreed = 0
+        while agreed < len(self.draft) and said[agreed] == self.draft[agreed] != self.eos:
+            agreed += 1
+        kept, place = agreed + 1, len(self.tokens)
+        self.tokens += said[:kept]
+        later = said[kept : len(self.draft) + 1] + self.first[place + len(self.draft) + 1 :]
+        self.draft = later[: self.limit - len(self.tokens) - 1]
+        return kept

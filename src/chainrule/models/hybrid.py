@@ -1,0 +1,292 @@
+"""The mixture of an autoregressive and a non-autoregressive translator, over one encoder.
+
+    p(y_t | y_<t, x) = (1-γ)·p_AR(y_t | y_<t, x) + γ·p_NAR(y_t | x)
+
+The autoregressive branch is a GRU with attention that is also told what of the source is allotted to the place it
+writes. The other branch predicts all places in one pass, given a length. In the mixture that length is always the one
+foretold from the source: the true one would tell where the target ends before it is written. The parts are in
+`hybrid_core.py`; the branch may also be one of slots and blanks, in `layers/slots.py`.
+
+One loss trains all of it: the cross-entropy of either branch by itself, and that of the length. As -log is convex,
+(1-γ) of the first and γ of the second bound the mixture's own loss from above, whatever γ will be. Where γ is learned,
+it learns from the mixture's exact loss, in which the branches are held fixed.
+
+Gu et al., "Non-Autoregressive Neural Machine Translation", 2018; glancing and refining: `layers/parallel_branch.py`.
+Legend: B batch, A sources, R rows, W rows of each source, T target places, P places made ready, S source time, D width
+of an embedding, H hidden width, V vocabulary, K lengths tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from chainrule.errors import ConfigError
+from chainrule.layers.allocation import Aligned, LengthGuess
+from chainrule.layers.dropout import drop
+from chainrule.layers.mixed_output import MixedOutput, mix
+from chainrule.layers.parallel_branch import Known, glanced
+from chainrule.layers.slots import Slots
+from chainrule.layers.source_attention import SourceStates
+from chainrule.models.hybrid_core import Encoded, HybridCore, HybridOptions, Plan, Second, at_places
+from chainrule.models.translator import PretrainedConfig, Translator
+from chainrule.registry import MODELS
+from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary
+
+TABLE_ENTRIES = 2**24
+"""Up to so many entries, log p of the parallel branch is kept for all places and tokens: a step only looks it up."""
+
+
+class HybridConfig(HybridOptions, PretrainedConfig):
+    """The shape of a hybrid translator."""
+
+    nar: Literal["positions", "ctc"] = Field("positions", description="places by a length foretold, or slots by source")
+    upsample: int = Field(2, ge=1, description="ctc: slots of each source word")
+    length_range: int = Field(20, ge=1, description="largest difference of source and target length that is foretold")
+    length_weight: float = Field(0.1, ge=0, description="weight of the loss of the length")
+
+
+class Writing(NamedTuple):
+    """What the decoder remembers: its source with all that was made of it, the GRU's state, and the place to write."""
+
+    memory: Plan
+    hidden_RH: Tensor
+    place: int
+
+
+@MODELS.register("hybrid", family="hybrid", task="seq2seq", counterpart="hybrid-lm")
+class Hybrid(Translator):
+    """Two branches over one encoder: one writes word by word, one all at once."""
+
+    Config = HybridConfig
+    config: HybridConfig
+    output: MixedOutput
+
+    def __init__(self, config: HybridConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
+        super().__init__(config, vocabulary, output, config.embedding)
+        self.output = MixedOutput(self.output)  # type: ignore[arg-type]
+        self.core = HybridCore(config, config.embedding, config.dropout)
+        self.slots = Slots(config.hidden, config.embedding, config.upsample) if config.nar == "ctc" else None
+        self.length = LengthGuess(config.hidden, config.length_range) if config.nar == "positions" else None
+        _ = self.mixes  # refuses what does not go together
+
+    @property
+    def mixes(self) -> bool:
+        """Whether both branches make the distribution."""
+        both = self.config.mixing != "fixed" or self.config.gamma > 0
+        if both and self.config.nar == "ctc":
+            raise ConfigError(
+                f"model.nar is ctc with {self.config.mixing} mixing and gamma {self.config.gamma}, but slots give no "
+                "distribution by place to mix in: set model.mixing=fixed and model.gamma=0, or model.nar=positions"
+            )
+        return both
+
+    @property
+    def _trains_apart(self) -> bool:
+        return self.training and self.config.mixing == "fixed"
+
+    # The source
+
+    def encode(self, source: Source) -> Encoded:
+        """Read a source: all that both branches need of it."""
+        features_BSD = self._drop(self.embed_source(source))
+        with torch.autocast(features_BSD.device.type, enabled=False):
+            return self.core.encode(features_BSD, source.mask_BS)
+
+    def begin(self, source: Source, *, stepping: bool) -> Writing:
+        return self.opened(self.encode(source), stepping=stepping)
+
+    def opened(self, encoded: Encoded, *, stepping: bool) -> Writing:
+        """The state before the first token of a target; `stepping`: with all that spares work at each step."""
+        aligned = self.core.align(encoded)
+        second = self._second(encoded, aligned) if self.mixes else None
+        if second is not None and stepping and second.odds_AP.numel() * self.vocab_size <= TABLE_ENTRIES:
+            table_NV = self.output.base.log_probs(second.features_APD.flatten(0, 1))
+            second = second._replace(table_APV=table_NV.view(*second.odds_AP.shape, -1))
+        plan = self.core.plan(encoded, aligned, second)
+        if stepping:
+            plan = self._ready(plan, encoded.states_BSE.shape[1] + 8)
+        return Writing(plan, self.core.first(encoded), 0)
+
+    def _ready(self, plan: Plan, places: int) -> Plan:
+        return self.core.ready(plan, places, self.config.allocation_threshold)
+
+    # Writing word by word
+
+    def read(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Writing]:
+        """Append T target tokens to each prefix -> the features of both branches after each, and the longer state."""
+        features_RTD, _, after = self._look(state, tokens_BT)
+        return self.core.packed(features_RTD, after.memory, state.place), after
+
+    def prefill(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Writing]:
+        features_RTD, _, after = self._look(state, tokens_BT)
+        return self._log_probs(features_RTD[:, -1:], after.memory, after.place - 1)[:, 0], after
+
+    def extend(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Writing]:
+        features_RTD, _, after = self._look(state, tokens_BT)
+        return self._log_probs(features_RTD, after.memory, state.place), after
+
+    def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
+        return self._look(self.begin(source, stepping=False), self.shifted(tokens_BT))[1]
+
+    def check(self, memory: Plan, hidden_RH: Tensor, place: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
+        """Read T tokens from a place on, that of all rows or of each its own.
+
+        Gives log p(. | prefix) after each RTV, and the states after each RTH.
+        """
+        T = tokens_RT.shape[1]
+        memory = self._ready(memory, (place if isinstance(place, int) else int(place.max())) + T)
+        joined_RTD = at_places(memory.joined_APD, memory.rows, place, T)
+        features_RTD, _, path_RTH = self.core.write(memory, hidden_RH, self.embedding(tokens_RT), joined_RTD)
+        return self._log_probs(features_RTD, memory, place), path_RTH
+
+    def _look(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Tensor, Writing]:
+        """Append T target tokens -> the first branch's features RTD, where it looked RTS, and the longer state."""
+        memory, hidden_RH, place = state
+        end = place + tokens_BT.shape[1]
+        if end > memory.joined_APD.shape[1]:
+            memory = self._ready(memory, end if not place else 2 * end)
+        joined_RTD = at_places(memory.joined_APD, memory.rows, place, end - place)
+        embedded_BTD = self._drop(self.embedding(tokens_BT))
+        with torch.autocast(embedded_BTD.device.type, enabled=False):
+            features_RTD, weights_RTS, path_RTH = self.core.write(memory, hidden_RH, embedded_BTD, joined_RTD)
+        return features_RTD, weights_RTS, Writing(memory, path_RTH[:, -1], end)
+
+    def _log_probs(self, features_RTD: Tensor, memory: Plan, place: int | Tensor) -> Tensor:
+        """log p(. | prefix) by both branches from the features of the first -> RTV."""
+        (R, T, _), second = features_RTD.shape, memory.second
+        if second is None or second.table_APV is None:
+            packed_RTD = self.core.packed(features_RTD, memory, place)
+            return self.output.log_probs(packed_RTD.flatten(0, 1)).view(R, T, -1)
+        first_RTV = self.output.base.log_probs(features_RTD.flatten(0, 1)).view(R, T, -1)
+        odds_RT, table_RTV = (at_places(part, memory.rows, place, T) for part in (second.odds_AP, second.table_APV))
+        return mix(first_RTV, table_RTV, self.core.odds(features_RTD, odds_RT).unsqueeze(2))
+
+    # Writing all at once
+
+    def _second(self, encoded: Encoded, aligned: Aligned) -> Second:
+        """The parallel branch at the length foretold; what trains it is its own loss, so here it only answers."""
+        with torch.no_grad() if self.training else contextlib.nullcontext():
+            places_B = self.foretold(encoded)[:, 0] + 1
+            features_BPD = self.core.features_at_once(encoded, aligned, places_B, self.config.allocation_threshold)
+        return self.core.second(features_BPD, places_B, self.config.gamma)
+
+    def foretold(self, encoded: Encoded, count: int = 1) -> Tensor:
+        """The most probable lengths of the target, `eos` not counted, the best first -> BK."""
+        assert self.length is not None
+        scores_BL = self.length(encoded.states_BSE, encoded.mask_BS)
+        return self.length.best(scores_BL, encoded.tokens_B - 1, count)
+
+    def at_once(
+        self, encoded: Encoded, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None, *, sure: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """The most probable token of every place, in rows of so many tokens, R = A·W of them for A sources.
+
+        `known` are tokens RT and which of them are revealed, bool RT, none of them beyond its row. -> (tokens RT, log p of them RT if it is wanted).
+        What stands beyond a row's length means nothing.
+        """
+        shown = None
+        if known is not None:
+            tokens_RT, shown_RT = (nn.functional.pad(part, (0, 1)) for part in known)
+            shown = Known(self.embedding(tokens_RT), shown_RT)
+        aligned = self.core.align(encoded)
+        features_RTD = self.core.features_at_once(
+            encoded, aligned, lengths_R + 1, self.config.allocation_threshold, shown
+        )[:, :-1]
+        R, T, _ = features_RTD.shape
+        if not sure:
+            return self.output.best(features_RTD.flatten(0, 1)).view(R, T), None
+        log_prob_N, token_N = self.output.base.log_probs(features_RTD.flatten(0, 1)).max(1)
+        return token_N.view(R, T), log_prob_N.view(R, T)
+
+    def by_slots(self, encoded: Encoded) -> list[list[int]] | None:
+        """The tokens that the slots of each source leave; None where the branch goes by lengths."""
+        if self.slots is None:
+            return None
+        return self.slots.best(*self._slot_features(encoded), self.output.base)
+
+    def _slot_features(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
+        """Features of all slots BUD, and how many each source has B."""
+        assert self.slots is not None
+        branch, slots_B = self.core.parallel, encoded.tokens_B * self.slots.count
+        memory = branch.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
+        return branch(self.slots.inputs(encoded.states_BSE), memory, slots_B), slots_B
+
+    # Training
+
+    def forward(self, batch: Batch, state: object = None) -> Outputs:
+        """Read source and inputs -> packed features; in training also what teaches the other branch and the length."""
+        assert batch.source is not None
+        encoded = self.encode(batch.source)
+        aligned = self.core.align(encoded)
+        # Each branch learns from a loss of its own: a γ that is given needs no mixture to be trained.
+        second = self._second(encoded, aligned) if self.mixes and not self._trains_apart else None
+        T = batch.inputs_BT.shape[1]
+        aligned_BTD = self.core.allocation(aligned, 0, T, self.config.allocation_threshold)
+        plan = self.core.plan(encoded, aligned, second)
+        embedded_BTD = self._drop(self.embedding(batch.inputs_BT))
+        with torch.autocast(embedded_BTD.device.type, enabled=False):
+            features_BTD, _, _ = self.core.write(
+                plan, self.core.first(encoded), embedded_BTD, self.core.join_aligned(aligned_BTD)
+            )
+        extra = self._extra(batch, encoded, aligned_BTD, features_BTD, plan) if self.training else None
+        return Outputs(self.core.packed(features_BTD, plan, 0), None, extra)
+
+    def _extra(
+        self, batch: Batch, encoded: Encoded, aligned_BTD: Tensor, features_BTD: Tensor, plan: Plan
+    ) -> Tensor | None:
+        """The loss of the parallel branch, of the length and of the gate, as a sum."""
+        targets_BT, config = batch.targets_BT, self.config
+        held_BT = torch.ones_like(targets_BT, dtype=torch.bool) if batch.weights_BT is None else batch.weights_BT > 0
+        places_B = held_BT.sum(1)
+        parts = []
+        if config.nar_weight:
+            parts.append(config.nar_weight * self._parallel_loss(encoded, aligned_BTD, targets_BT, held_BT, places_B))
+        if config.length_weight and self.length is not None:
+            scores_BL = self.length(encoded.states_BSE, encoded.mask_BS)
+            parts.append(config.length_weight * self.length.loss(scores_BL, encoded.tokens_B - 1, places_B - 1))
+        if config.mixing != "fixed":
+            parts.append(self._gate_loss(features_BTD.detach(), plan, targets_BT, held_BT))
+        return torch.stack(parts).sum() if parts else None
+
+    def _parallel_loss(
+        self, encoded: Encoded, aligned_BTD: Tensor, targets_BT: Tensor, held_BT: Tensor, places_B: Tensor
+    ) -> Tensor:
+        """The loss of the parallel branch at the true length, some tokens being revealed by glancing."""
+        if self.slots is not None:
+            return self.slots.loss(*self._slot_features(encoded), self.output.base, targets_BT, places_B - 1)
+        branch = self.core.parallel
+        memory = branch.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
+        inputs_BTD = self.core.parallel_inputs(aligned_BTD, places_B)
+        known, asked_BT = None, held_BT
+        if self.config.glancing:
+            shown_BT = self._glance(inputs_BTD, memory, targets_BT, held_BT)
+            known, asked_BT = Known(self.embedding(targets_BT), shown_BT), held_BT & ~shown_BT
+        features_MD = branch(inputs_BTD, memory, places_B, known)[asked_BT]
+        # As if all places had been asked for, so that the weight of this loss does not depend on how many were shown.
+        scale = int(held_BT.sum()) / max(1, len(features_MD))
+        return scale * self.output.base.loss(features_MD, targets_BT[asked_BT])
+
+    @torch.no_grad()
+    def _glance(self, inputs_BTD: Tensor, memory: SourceStates, targets_BT: Tensor, held_BT: Tensor) -> Tensor:
+        """Which tokens to reveal, by how many places the branch gets wrong when it sees none -> bool BT."""
+        features_BTD = self.core.parallel(inputs_BTD, memory, held_BT.sum(1))
+        wrong_BT = torch.zeros_like(held_BT)
+        wrong_BT[held_BT] = self.output.best(features_BTD[held_BT]) != targets_BT[held_BT]
+        return glanced(wrong_BT, held_BT, self.config.glancing)
+
+    def _gate_loss(self, features_BTD: Tensor, plan: Plan, targets_BT: Tensor, held_BT: Tensor) -> Tensor:
+        """-log p of the mixture as a function of the gate alone: the branches learn from losses of their own."""
+        packed_MD = self.core.packed(features_BTD, plan, 0)[held_BT]
+        first_MD, second_MD, odds_M1 = self.output.unpack(packed_MD)
+        with torch.no_grad():
+            targets_M = targets_BT[held_BT]
+            first_M, second_M = (self.output.base.log_prob(part_MD, targets_M) for part_MD in (first_MD, second_MD))
+        return -mix(first_M, second_M, odds_M1.squeeze(1)).sum()
+
+    def _drop(self, inputs: Tensor) -> Tensor:
+        return drop(inputs, self.config.dropout, training=self.training)

@@ -1,0 +1,236 @@
+"""What the hybrid translator and the hybrid language model share: encoder, allocation, and the two branches.
+
+    encoded = BiGRU(features)                        aligned_t = Σ_s A_ts v_s        (layers/allocation.py)
+    autoregressive    h_t = GRU(h_{t-1}, y_{t-1}),   a_t = attention(h_t),   f_t = W [a_t; aligned_t] + b
+    in parallel       n_t = U [attention(BiLSTM(aligned)_t); aligned_t] + c          (layers/parallel_branch.py)
+    p(y_t) = (1-γ)·softmax(V f_t) + γ·softmax(V n_t)                                 (layers/mixed_output.py)
+
+Legend: B batch, A sources, R rows of the decoder, W rows of each source, T target places, P places made ready, S source
+time, D width of an embedding, H hidden width, E width of the encoder's states, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from chainrule.layers.allocation import Aligned, Allocation
+from chainrule.layers.dropout import drop
+from chainrule.layers.memory import regrouped
+from chainrule.layers.mixed_output import NEVER, log_odds, pack
+from chainrule.layers.parallel_branch import Known, ParallelBranch
+from chainrule.layers.recurrence import Bidirectional, Recurrence
+from chainrule.layers.source_attention import SourceAttention, SourceStates
+
+LIVE = {"live": True}  # may be set anew for a trained model
+
+
+class HybridOptions(BaseModel):
+    """The shape of a hybrid, and how its branches are mixed."""
+
+    hidden: int = Field(512, ge=2, multiple_of=2, description="width of each layer's state, half of it a direction's")
+    cell: Literal["gru", "lstm"] = Field("gru", description="of the encoder")
+    encoder_layers: int = Field(1, ge=1)
+    nar_layers: int = Field(1, ge=1, description="layers of the branch that predicts all places at once")
+    score: Literal["dot", "general", "additive"] = Field("general", description="how states are compared")
+    allocation_threshold: float = Field(
+        0.01, ge=0, lt=1, description="source words of less weight take no part in a place", json_schema_extra=LIVE
+    )
+    mixing: Literal["fixed", "learned", "gated"] = Field("fixed", description="whether γ is given, learned, or by step")
+    gamma: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="γ, share of the parallel branch; where it is learned: at first",
+        json_schema_extra=LIVE,
+    )
+    nar_weight: float = Field(1.0, ge=0, description="weight of the parallel branch's loss; 0: it is not trained")
+    glancing: float = Field(0.5, ge=0, le=1, description="share of the wrong places whose tokens training reveals")
+
+
+class Encoded(NamedTuple):
+    """A source as the encoder has it."""
+
+    states_BSE: Tensor
+    mask_BS: Tensor | None  # None: nothing is padding
+    bias_B1S: Tensor | None  # -inf at padding
+    last_BE: Tensor
+    tokens_B: Tensor  # how many each source has
+
+
+class Second(NamedTuple):
+    """What the parallel branch says of the first P places of each source."""
+
+    features_APD: Tensor
+    odds_AP: Tensor  # log γ/(1-γ), but for what a gate adds by step; NEVER beyond a row's places
+    table_APV: Tensor | None  # log p of all tokens, where that is no large table
+
+
+class Plan(SourceStates):
+    """All that is made of A sources for W rows each: what the decoder attends to, and what it is told of each place."""
+
+    __slots__ = ("aligned", "joined_APD", "second")
+
+    def __init__(
+        self, memory: SourceStates, aligned: Aligned, joined_APD: Tensor, second: Second | None, rows: int = 1
+    ) -> None:
+        super().__init__(memory.keys_ASX, memory.values_ASH, memory.bias_A1S, rows)
+        self.aligned, self.joined_APD, self.second = aligned, joined_APD, second
+
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Plan:
+        """What `change` does to rows is done to the rows' sources; those that no row needs any more are left out."""
+        source_A, rows = regrouped(change, len(self.keys_ASX), self.rows, self.keys_ASX.device)
+        if source_A is None:
+            return Plan(self, self.aligned, self.joined_APD, self.second, rows)
+
+        def chosen(part: Tensor) -> Tensor:
+            return part.index_select(0, source_A)
+
+        bias_A1S = None if self.bias_A1S is None else chosen(self.bias_A1S)
+        memory = SourceStates(chosen(self.keys_ASX), chosen(self.values_ASH), bias_A1S)
+        aligned = Aligned(chosen(self.aligned.keys_BSD), chosen(self.aligned.values_BSD), bias_A1S)
+        second = None
+        if self.second is not None:
+            second = Second(*(None if part is None else chosen(part) for part in self.second))  # type: ignore[arg-type]
+        return Plan(memory, aligned, chosen(self.joined_APD), second, rows)
+
+
+class HybridCore(nn.Module):
+    """Encoder, allocation, both branches and the gate between them."""
+
+    def __init__(self, options: HybridOptions, width: int, dropout: float) -> None:
+        """`width` is that of the embeddings, and of the features that the output layer gets."""
+        super().__init__()
+        hidden, self.dropout, self.mixing = options.hidden, dropout, options.mixing
+        self.encoder = Bidirectional(options.cell, width, hidden // 2, options.encoder_layers, dropout)
+        self.allocation = Allocation(hidden, width)
+        self.first_state = nn.Linear(hidden, hidden)
+        self.decoder = Recurrence("gru", width, hidden)
+        self.attend = SourceAttention(options.score, hidden, hidden)
+        self.join = nn.Linear(hidden, width, bias=False)
+        self.join_aligned = nn.Linear(width, width)
+        self.parallel = ParallelBranch(hidden, width, hidden, options.nar_layers, dropout, options.score)
+        self._gate(options, width)
+
+    def _gate(self, options: HybridOptions, width: int) -> None:
+        first = torch.tensor(log_odds(min(max(options.gamma, 0.01), 0.99)))
+        if self.mixing != "fixed":
+            self.log_odds = nn.Parameter(first)
+        if self.mixing == "gated":
+            self.gate_first = nn.Linear(width, 1, bias=False)
+            self.gate_second = nn.Linear(width, 1, bias=False)
+
+    # The source
+
+    def encode(self, features_BSD: Tensor, mask_BS: Tensor) -> Encoded:
+        """Features of sources and what of them is no padding -> what both branches begin with."""
+        tokens_B = mask_BS.sum(1)
+        if bool(mask_BS.all()):
+            states_BSE, layers = self.encoder(features_BSD)
+            return Encoded(states_BSE, None, None, layers[-1][0], tokens_B)
+        states_BSE, layers = self.encoder(features_BSD, tokens_B)
+        bias_BS = states_BSE.new_zeros(mask_BS.shape).masked_fill_(~mask_BS, -torch.inf)
+        return Encoded(states_BSE, mask_BS, bias_BS.unsqueeze(1), layers[-1][0], tokens_B)
+
+    def align(self, encoded: Encoded) -> Aligned:
+        """What the allocation needs of a source."""
+        return self.allocation.of(encoded.states_BSE, encoded.bias_B1S)
+
+    # The autoregressive branch
+
+    def plan(self, encoded: Encoded, aligned: Aligned, second: Second | None) -> Plan:
+        """A source as the decoder needs it; no place is made ready yet."""
+        memory = self.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
+        return Plan(memory, aligned, aligned.values_BSD[:, :0], second)
+
+    def first(self, encoded: Encoded) -> Tensor:
+        """The decoder's state before the first token -> BH."""
+        return self.first_state(encoded.last_BE).tanh()
+
+    def ready(self, plan: Plan, places: int, threshold: float) -> Plan:
+        """The plan with at least so many places made ready."""
+        have = plan.joined_APD.shape[1]
+        if places <= have:
+            return plan
+        joined_ATD = self.join_aligned(self.allocation(plan.aligned, have, places - have, threshold))
+        joined_APD = torch.cat([plan.joined_APD, joined_ATD], 1) if have else joined_ATD
+        return Plan(plan, plan.aligned, joined_APD, plan.second, plan.rows)
+
+    def write(
+        self, plan: Plan, hidden_RH: Tensor, embedded_RTD: Tensor, joined_RTD: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Read T tokens after each state -> features RTD, where each step looked RTS, the states after each RTH."""
+        path_RTH, _ = self.decoder(embedded_RTD, [(hidden_RH,)])
+        vector_RTH, weights_RTS = self.attend(path_RTH, plan)
+        return self.join(self._drop(vector_RTH)) + joined_RTD, weights_RTS, path_RTH
+
+    # The parallel branch
+
+    def parallel_inputs(self, aligned_BTD: Tensor, places_B: Tensor) -> Tensor:
+        """What is known of each place beside tokens -> BTD."""
+        return self.parallel.inputs(aligned_BTD, places_B, self.allocation.sinusoids)
+
+    def features_at_once(
+        self, encoded: Encoded, aligned: Aligned, places_R: Tensor, threshold: float, known: Known | None = None
+    ) -> Tensor:
+        """Features of all places of R = A·W rows, so many each -> RTD."""
+        shortest, T = (int(bound) for bound in places_R.aminmax())
+        rows = len(places_R) // len(encoded.states_BSE)
+        aligned_RTD = self.allocation(aligned, 0, T, threshold)
+        if rows > 1:
+            aligned_RTD = aligned_RTD.repeat_interleave(rows, 0)
+        memory = self.parallel.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
+        inputs_RTD = self.parallel_inputs(aligned_RTD, places_R)
+        return self.parallel(inputs_RTD, memory, None if shortest == T else places_R, known)
+
+    # The mixture
+
+    def second(self, features_BPD: Tensor, places_B: Tensor, gamma: float) -> Second:
+        """What the parallel branch says of rows of so many places, with its share in the mixture.
+
+        One place more than any row has stands for all beyond.
+        """
+        if self.mixing == "gated":
+            odds_BP = self.gate_second(features_BPD).squeeze(2) + self.log_odds
+        else:
+            odds = self.log_odds if self.mixing == "learned" else features_BPD.new_tensor(log_odds(gamma))
+            odds_BP = odds.expand(features_BPD.shape[:2])
+        beyond_BP = torch.arange(features_BPD.shape[1], device=places_B.device) >= places_B[:, None]
+        odds_BP = functional.pad(odds_BP.masked_fill(beyond_BP, NEVER), (0, 1), value=NEVER)
+        return Second(functional.pad(features_BPD, (0, 0, 0, 1)), odds_BP, None)
+
+    def odds(self, features_RTD: Tensor, odds_RT: Tensor) -> Tensor:
+        """The log-odds of the parallel branch given the features of the other -> RT."""
+        return odds_RT + self.gate_first(features_RTD).squeeze(2) if self.mixing == "gated" else odds_RT
+
+    def packed(self, features_RTD: Tensor, plan: Plan, place: int | Tensor) -> Tensor:
+        """Features of both branches for the output layer, from a place on, of all rows or of each its own."""
+        if plan.second is None:
+            return features_RTD
+        T = features_RTD.shape[1]
+        second_RTD, odds_RT = (at_places(part, plan.rows, place, T) for part in plan.second[:2])
+        return pack(features_RTD, second_RTD, self.odds(features_RTD, odds_RT))
+
+    def _drop(self, inputs: Tensor) -> Tensor:
+        return drop(inputs, self.dropout, training=self.training)
+
+
+def at_places(part_AP: Tensor, rows: int, place: int | Tensor, T: int) -> Tensor:
+    """What A sources with so many rows each have for T places from `place` on, that of all rows or of each its own.
+
+    Beyond the last of the P places is what the last one has. -> RT…
+    """
+    P = part_AP.shape[1]
+    if isinstance(place, int):
+        if place + T <= P:
+            part_AT = part_AP[:, place : place + T]
+        else:
+            part_AT = part_AP[:, torch.arange(place, place + T, device=part_AP.device).clamp_(max=P - 1)]
+        return part_AT if rows == 1 else part_AT.repeat_interleave(rows, 0)
+    places_RT = (place[:, None] + torch.arange(T, device=place.device)).clamp_(max=P - 1)
+    return part_AP[torch.arange(len(place), device=place.device).div_(rows, rounding_mode="floor")[:, None], places_RT]

@@ -1,0 +1,192 @@
+"""Decoding in parallel: drafts leave greedy search as it is, and one pass is the most probable token of each place.
+
+Legend: B batch, T time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import letter_pairs, small_options, small_translator, some_source, write_pairs
+from chainrule.config import RunConfig
+from chainrule.decoding import beam_search
+from chainrule.decoding.parallel import draft_in_parallel, translate_in_parallel
+from chainrule.errors import ConfigError
+from chainrule.evaluation.pairs import source_of
+from chainrule.fitting import fit
+from chainrule.runs import load_model
+from chainrule.types import Source
+
+EOS = 0
+LENGTHS = [5, 1, 8, 3]
+
+
+def one_row(source: Source, number: int) -> Source:
+    length = int(source.mask_BS[number].sum())
+    return Source(*(part[number : number + 1, :length] for part in source))
+
+
+@torch.inference_mode()
+def greedy(model: Any, source: Source, limits: list[int]) -> list[list[int]]:
+    first_B1 = torch.full((len(limits), 1), EOS)
+    found = beam_search(model, model.start(source), first_B1, eos=EOS, beams=1, max_new_tokens=limits)
+    return [hypotheses[0].tokens for hypotheses in found]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    gamma=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    threshold=st.sampled_from([0.0, 0.01, 0.2]),
+    nar=st.sampled_from(["positions", "ctc"]),
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    limit=st.integers(1, 14),
+)
+def test_a_draft_leaves_greedy_search_as_it_is(
+    seed: int, gamma: float, threshold: float, nar: str, lengths: list[int], limit: int
+) -> None:
+    gamma = 0.0 if nar == "ctc" else gamma
+    options: dict[str, Any] = {"gamma": gamma, "allocation_threshold": threshold, "nar": nar}
+    model = small_translator("hybrid", seed=seed, **options).double()
+    source = some_source(lengths, seed=seed, padding=seed % 3)
+    limits = [1 + (limit + 5 * row) % 14 for row in range(len(lengths))]
+    rows, passes = draft_in_parallel(model, source, eos=EOS, limits=limits)
+    assert rows == greedy(model, source, limits)
+    assert all(1 <= taken <= len(row) for taken, row in zip(passes, rows, strict=True))
+
+
+def test_a_draft_that_is_right_takes_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, source = small_translator("hybrid").double(), some_source(LENGTHS)
+    limits = [9] * 4
+    right = greedy(model, source, limits)
+    lengths_B = torch.tensor([len(row) - (row[-1] == EOS) for row in right])
+    tokens_BT = torch.tensor([[*row, *[EOS] * (9 - len(row))] for row in right])
+    monkeypatch.setattr(model, "foretold", lambda encoded, count=1: lengths_B[:, None])
+    monkeypatch.setattr(model, "at_once", lambda encoded, lengths_R: (tokens_BT, None))
+    monkeypatch.setattr(type(model), "mixes", False)  # which would look for lengths too
+    right = greedy(model, source, limits)
+    tokens_BT[:] = torch.tensor([[*row, *[EOS] * (9 - len(row))] for row in right])
+    lengths_B[:] = torch.tensor([len(row) - (row[-1] == EOS) for row in right])
+    assert draft_in_parallel(model, source, eos=EOS, limits=limits) == (right, [1, 1, 1, 1])
+
+
+def test_rows_of_a_batch_do_not_touch_one_another() -> None:
+    model, source = small_translator("hybrid", seed=3).double(), some_source(LENGTHS)
+    limits = [9, 4, 12, 7]
+    rows, passes = draft_in_parallel(model, source, eos=EOS, limits=limits)
+    for options in ({}, {"refine": 2}, {"lengths": 3}, {"lengths": 4, "refine": 1}):
+        together = translate_in_parallel(model, source, eos=EOS, **options)
+        for number in range(4):
+            assert translate_in_parallel(model, one_row(source, number), eos=EOS, **options) == [together[number]]
+    for number in range(4):
+        alone = draft_in_parallel(model, one_row(source, number), eos=EOS, limits=limits[number : number + 1])
+        assert alone == ([rows[number]], [passes[number]])
+
+
+def until_end(tokens: list[int]) -> list[int]:
+    return tokens[: tokens.index(EOS)] if EOS in tokens else tokens
+
+
+@torch.inference_mode()
+def test_one_pass_gives_the_most_probable_token_of_each_place() -> None:
+    model, source = small_translator("hybrid"), some_source(LENGTHS)
+    encoded = model.encode(source)
+    for number, row in enumerate(translate_in_parallel(model, source, eos=EOS)):
+        length = int(model.foretold(encoded)[number, 0])
+        features_TD = model.core.features_at_once(
+            encoded, model.core.align(encoded), model.foretold(encoded)[:, 0] + 1, model.config.allocation_threshold
+        )[number, :length]
+        assert row == until_end(model.output.base.log_probs(features_TD).argmax(1).tolist())
+
+
+@torch.inference_mode()
+def test_of_several_lengths_the_one_of_the_best_log_p_a_token_is_given() -> None:
+    chosen = set()
+    for seed in range(8):
+        model, source = small_translator("hybrid", seed=seed), some_source(LENGTHS)
+        encoded = model.encode(source)
+        lengths_BK = model.foretold(encoded, 4)
+        found = translate_in_parallel(model, source, lengths=4, eos=EOS)
+        for number, row in enumerate(found):
+            candidates, scores = [], []
+            for length in lengths_BK[number].tolist():
+                some = model.encode(one_row(source, number))
+                tokens = until_end(model.at_once(some, torch.tensor([length]))[0][0].tolist()[:length])
+                log_prob_T = model.log_probs(torch.tensor([[*tokens, EOS]]), one_row(source, number))[0]
+                candidates.append(tokens)
+                scores.append(float(log_prob_T.mean()))
+            best = max(range(4), key=scores.__getitem__)
+            assert row == candidates[best]
+            chosen.add(best)
+    assert len(chosen) > 1  # not always the first
+
+
+@torch.inference_mode()
+def test_refining_writes_the_least_sure_tokens_again_with_the_others_in_sight() -> None:
+    model, source = small_translator("hybrid", seed=1), some_source([9])
+    encoded = model.encode(source)
+    length_1 = model.foretold(encoded)[:, 0].clamp(min=6)
+    model.foretold = lambda encoded, count=1: length_1[:, None]
+    (tokens_T,), (log_prob_T,) = model.at_once(encoded, length_1, sure=True)
+    for share in (2 / 3, 1 / 3):  # two more passes
+        masked = -(-int(length_1) * share // 1)
+        order = sorted(range(int(length_1)), key=lambda t: float(log_prob_T[t]))
+        shown_T = torch.ones(int(length_1), dtype=torch.bool)
+        shown_T[order[: int(masked)]] = False
+        (new_T,), (new_log_prob_T,) = model.at_once(encoded, length_1, (tokens_T[None], shown_T[None]), sure=True)
+        tokens_T = torch.where(shown_T, tokens_T, new_T)
+        log_prob_T = torch.where(shown_T, log_prob_T, new_log_prob_T)
+    assert translate_in_parallel(model, source, refine=2, eos=EOS) == [until_end(tokens_T.tolist())]
+
+
+def test_what_cannot_be_asked_for_is_told() -> None:
+    model, source = small_translator("hybrid"), some_source([3])
+    with pytest.raises(ConfigError, match=r"^0 lengths are to be tried, but at least 1 is needed; the default is 1\.$"):
+        translate_in_parallel(model, source, lengths=0, eos=EOS)
+    with pytest.raises(
+        ConfigError, match=r"^a translation is to be refined -1 times, but 0 is the least; 0 means one pass alone\.$"
+    ):
+        translate_in_parallel(model, source, refine=-1, eos=EOS)
+    with pytest.raises(ConfigError, match=r"^there are 2 limits for 1 sources; give one each\.$"):
+        draft_in_parallel(model, source, eos=EOS, limits=[3, 3])
+    slots = small_translator("hybrid", nar="ctc", gamma=0.0)
+    with pytest.raises(
+        ConfigError,
+        match=r"^a model that writes into slots foretells no length and has no places to write again, but lengths is 2 "
+        r"and refine 0; leave them out, or train with model\.nar=positions\.$",
+    ):
+        translate_in_parallel(slots, source, lengths=2, eos=EOS)
+
+
+@pytest.mark.parametrize("nar", ["positions", "ctc"])
+def test_a_trained_translator_writes_the_same_in_fewer_passes(nar: str, tmp_path: Path) -> None:
+    pairs = [(source, source.upper()) for source, _ in letter_pairs(400, longest=6)]
+    paths = write_pairs(tmp_path, pairs)
+    wider = {"embedding": 16, "hidden": 16, "nar": nar, "gamma": 0.0 if nar == "ctc" else 0.1, "dropout": 0.0}
+    values = {
+        "data": {"train": [str(path) for path in paths], "held_out": 0.1},
+        "tokenizer": {"kind": "char"},
+        "model": {"name": "hybrid", **small_options("hybrid", **wider)},
+        "training": {"steps": 150, "max_tokens": 256, "optimizer": "adamw", "lr": 0.02, "validations": 1},
+    }
+    run = fit(RunConfig.model_validate(values), tmp_path / "run").folder
+    tokenizer = run.read_tokenizer()
+    model: Any = load_model(run, tokenizer)
+    lines = [source for source, _ in letter_pairs(40, seed=5, longest=6)]
+    source = source_of([tokenizer.encode(line) for line in lines], tokenizer.eos)
+    limits = [20] * 40
+    rows, passes = draft_in_parallel(model, source, eos=tokenizer.eos, limits=limits)
+    first_B1 = torch.full((40, 1), tokenizer.eos)
+    with torch.inference_mode():
+        found = beam_search(model, model.start(source), first_B1, eos=tokenizer.eos, beams=1, max_new_tokens=limits)
+    assert rows == [hypotheses[0].tokens for hypotheses in found]
+    assert sum(passes) < 0.6 * sum(map(len, rows))
+    at_once = [tokenizer.decode(row) for row in translate_in_parallel(model, source, eos=tokenizer.eos)]
+    right = sum(line.upper() == text for line, text in zip(lines, at_once, strict=True))
+    assert right >= 20

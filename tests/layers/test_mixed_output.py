@@ -1,0 +1,66 @@
+"""The mixture of two predictions against its formula, over every output layer.
+
+Legend: N places, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from builders import OUTPUT_LAYERS, some_vocabulary
+from chainrule.layers.mixed_output import NEVER, MixedOutput, log_odds, mix, pack
+from chainrule.registry import OUTPUTS
+
+V, D = 13, 6
+layers = pytest.mark.parametrize("name", OUTPUT_LAYERS)
+
+
+def mixed(name: str) -> MixedOutput:
+    torch.manual_seed(0)
+    layer: Any = OUTPUTS.get(name).make
+    return MixedOutput(layer(layer.Config(), D, some_vocabulary(V))).eval()
+
+
+@layers
+def test_a_mixture_is_what_the_formula_says(name: str) -> None:
+    output, first_ND, second_ND = mixed(name), torch.randn(5, D), torch.randn(5, D)
+    targets_N = torch.tensor([0, 3, 12, 7, 1])
+    for gamma in (0.0, 0.25, 0.9, 1.0):
+        packed_ND = pack(first_ND, second_ND, torch.full((5,), log_odds(gamma)))
+        expected_NV = (1 - gamma) * output.base.log_probs(first_ND).exp() + gamma * output.base.log_probs(
+            second_ND
+        ).exp()
+        found_NV = output.log_probs(packed_ND)
+        torch.testing.assert_close(found_NV.exp(), expected_NV)
+        torch.testing.assert_close(found_NV.exp().sum(1), torch.ones(5))
+        torch.testing.assert_close(output.log_prob(packed_ND, targets_N), found_NV.gather(1, targets_N[:, None])[:, 0])
+
+
+@layers
+def test_features_of_the_plain_width_are_not_mixed(name: str) -> None:
+    output, hidden_ND, targets_N = mixed(name), torch.randn(4, D), torch.tensor([1, 0, 5, 2])
+    assert torch.equal(output.log_probs(hidden_ND), output.base.log_probs(hidden_ND))
+    assert torch.equal(output.log_prob(hidden_ND, targets_N), output.base.log_prob(hidden_ND, targets_N))
+    assert torch.equal(output.best(hidden_ND), output.base.log_probs(hidden_ND).argmax(1))
+
+
+@layers
+def test_the_loss_is_that_of_the_first_prediction(name: str) -> None:
+    output, first_ND, targets_N = mixed(name), torch.randn(4, D), torch.tensor([1, 0, 5, 2])
+    packed_ND = pack(first_ND, torch.randn(4, D), torch.zeros(4))
+    weights_N = torch.tensor([1.0, 0.0, 1.0, 0.5])
+    torch.manual_seed(1)  # some layers draw noise
+    found = output.loss(packed_ND, targets_N, weights_N)
+    torch.manual_seed(1)
+    torch.testing.assert_close(found, output.base.loss(first_ND, targets_N, weights_N))
+
+
+def test_the_ends_of_the_odds_leave_one_prediction_exactly() -> None:
+    first_V, second_V = torch.randn(9).log_softmax(0), torch.randn(9).log_softmax(0)
+    assert torch.equal(mix(first_V, second_V, torch.tensor(NEVER)), first_V)
+    assert torch.equal(mix(first_V, second_V, torch.tensor(-NEVER)), second_V)
+    assert log_odds(0.2) == pytest.approx(math.log(0.25))

@@ -1,0 +1,72 @@
+"""Slots and blanks against the enumeration of all ways to fill them.
+
+Legend: B batch, U slots, D width, V vocabulary, T target time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from builders import some_vocabulary
+from chainrule.layers.outputs.hierarchical import Hierarchical
+from chainrule.layers.outputs.softmax import Softmax
+from chainrule.layers.slots import Slots, collapsed
+
+
+def naive_collapse(filled: tuple[int, ...], blank: int) -> list[int]:
+    """Repeats as one, then no blanks, word by word."""
+    return [word for word, _ in itertools.groupby(filled) if word != blank]
+
+
+@pytest.mark.parametrize("layer", [Softmax, Hierarchical])
+def test_the_loss_is_that_of_all_ways_to_fill_the_slots(layer: type) -> None:
+    torch.manual_seed(0)
+    V, U, slots_B = 3, 4, [4, 3]
+    output, slots = layer(layer.Config(), 6, some_vocabulary(V)).eval(), Slots(5, 6, 2)  # type: ignore[attr-defined]
+    features_BUD = torch.randn(2, U, 6)
+    targets = [[1, 1], [2]]
+    table_BUV = slots.log_probs(features_BUD.flatten(0, 1), output).view(2, U, V + 1)
+    torch.testing.assert_close(table_BUV.exp().sum(2), torch.ones(2, U))
+    expected = 0.0
+    for row, target in enumerate(targets):
+        ways = itertools.product(range(V + 1), repeat=slots_B[row])
+        p = sum(
+            math.exp(sum(float(table_BUV[row, u, word]) for u, word in enumerate(way)))
+            for way in ways
+            if naive_collapse(way, V) == target
+        )
+        expected -= math.log(p)
+    lengths_B = torch.tensor([2, 1])
+    loss = slots.loss(features_BUD, torch.tensor(slots_B), output, torch.tensor([[1, 1], [2, 0]]), lengths_B)
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_target_that_does_not_fit_counts_nothing() -> None:
+    output, slots = Softmax(Softmax.Config(), 6, some_vocabulary(4)), Slots(5, 6, 1)
+    features_BUD = torch.randn(1, 2, 6, requires_grad=True)
+    loss = slots.loss(features_BUD, torch.tensor([2]), output, torch.tensor([[1, 1]]), torch.tensor([2]))
+    loss.backward()
+    assert float(loss) == 0  # two equal words need a blank between them
+    assert features_BUD.grad is not None
+    assert not features_BUD.grad.any()
+
+
+def test_what_is_left_of_filled_slots() -> None:
+    filled_BU = torch.randint(0, 4, (50, 7), generator=torch.Generator().manual_seed(0))
+    slots_B = torch.arange(50) % 8
+    found = collapsed(filled_BU, slots_B, 3)
+    for row, slots, tokens in zip(filled_BU.tolist(), slots_B.tolist(), found, strict=True):
+        assert tokens == naive_collapse(tuple(row[:slots]), 3)
+
+
+def test_every_source_word_has_its_slots() -> None:
+    torch.manual_seed(0)
+    slots, encoded_BSE = Slots(5, 6, 3), torch.randn(2, 4, 5)
+    inputs_BUD = slots.inputs(encoded_BSE)
+    assert inputs_BUD.shape == (2, 12, 6)
+    for u in range(12):
+        torch.testing.assert_close(inputs_BUD[:, u], slots.project(encoded_BSE[:, u // 3]) + slots.which_KD[u % 3])
