@@ -117,6 +117,16 @@ def test_python_runs(snippet: Snippet) -> None:
         assert set(code.co_names) & set(names), "the snippet ran to its end but left nothing behind"
 
 
+OF_RUNS = ("eval", "score", "generate", "translate")
+LIVE = {
+    name
+    for entry in MODELS.entries()
+    for name, field in entry.make.Config.model_fields.items()
+    if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("live")
+}
+"""Options that can be set of a finished run, of whichever model."""
+
+
 @pytest.mark.parametrize("line", commands())
 def test_command_parses(line: str) -> None:
     words = shlex.split(re.split(r" [|<>] ", line)[0], comments=True)[1:]
@@ -124,6 +134,9 @@ def test_command_parses(line: str) -> None:
         return
     assert words[0] in VERBS, f"no verb '{words[0]}'"
     parsed = VERBS[words[0]].make_context(words[0], _repeat(words[1:], "--prune")).params
+    if words[0] in OF_RUNS:
+        assert set(parse_settings(parsed.get("settings") or []).get("model", {})) <= LIVE
+        return
     for contender in parse_contenders(parsed.get("models") or parsed.get("model") or "lstm"):
         _check_options(contender, parsed)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from chainrule.decoding import Chooser, Drafted, Drafter, LookupDrafter, StepperDrafter
+from chainrule.decoding import Chooser, Drafted, Drafter, FirstDrafter, LookupDrafter, StepperDrafter
 from chainrule.errors import ConfigError
 from chainrule.evaluation.pairs import source_of
 from chainrule.evaluation.perplexity import evaluating
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from chainrule.translator_run import TranslatorRun
 
 LOOKUP = "lookup"
+"""The draft that needs no run."""
+
+AGAIN = 6
+"""Tokens that must have come before in the same order, so that a draft is looked up and not made by the run given."""
+
 PLAIN_STEPS = 32
 """Steps that are timed to tell what a text would have taken without its draft."""
 
@@ -42,7 +47,8 @@ class Draft:
         """Drafts for one text of a language model, the `eos` before it included."""
         if self.run is None:
             return LookupDrafter()
-        return StepperDrafter(self.run.model, self.run.model.start(1))
+        # Where a longer run of tokens comes again, what came after it is a better guess than a cheap model's.
+        return FirstDrafter(LookupDrafter(shortest=AGAIN), StepperDrafter(self.run.model, self.run.model.start(1)))
 
     def for_line(self, line: str, source: Sequence[int]) -> Drafter:
         """Drafts for the translation of one line, the `eos` before it included.

@@ -212,7 +212,7 @@ def test_a_large_table_is_not_kept_and_changes_nothing(monkeypatch: pytest.Monke
     model, source, tokens_BT = hybrid(gamma=0.3, mixing="gated"), some_source(LENGTHS), some_tokens(4, 3)
     kept_BV, state = model.prefill(model.start(source), tokens_BT)
     assert state.memory.second.table_APV is not None
-    monkeypatch.setattr("chainrule.models.hybrid.TABLE_ENTRIES", 10)
+    monkeypatch.setattr("chainrule.models.hybrid_core.TABLE_ENTRIES", 10)
     made_BV, state = model.prefill(model.start(source), tokens_BT)
     assert state.memory.second.table_APV is None
     torch.testing.assert_close(made_BV, kept_BV, **CLOSE)
@@ -309,7 +309,7 @@ def test_glancing_counts_what_the_branch_gets_wrong(monkeypatch: pytest.MonkeyPa
         seen.append((wrong_BT, held_BT, share))
         return held_BT & (torch.arange(7) == 0)  # the first token of each row
 
-    monkeypatch.setattr("chainrule.models.hybrid.glanced", watched)
+    monkeypatch.setattr("chainrule.models.hybrid_core.glanced", watched)
     extra = model(batch).extra
     ((wrong_BT, held_BT, share),) = seen
     lengths_B = batch.weights_BT.sum(1).long() - 1

@@ -19,7 +19,7 @@ of an embedding, H hidden width, V vocabulary, K lengths tried.
 from __future__ import annotations
 
 import contextlib
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -28,17 +28,23 @@ from torch import Tensor, nn
 from chainrule.errors import ConfigError
 from chainrule.layers.allocation import Aligned, LengthGuess
 from chainrule.layers.dropout import drop
-from chainrule.layers.mixed_output import MixedOutput, mix
-from chainrule.layers.parallel_branch import Known, glanced
+from chainrule.layers.mixed_output import MixedOutput
+from chainrule.layers.parallel_branch import Known
 from chainrule.layers.slots import Slots
-from chainrule.layers.source_attention import SourceStates
-from chainrule.models.hybrid_core import Encoded, HybridCore, HybridOptions, Plan, Second, at_places
+from chainrule.models.hybrid_core import (
+    Encoded,
+    HybridCore,
+    HybridOptions,
+    Plan,
+    Revealed,
+    Second,
+    Writing,
+    at_places,
+    tabled,
+)
 from chainrule.models.translator import PretrainedConfig, Translator
 from chainrule.registry import MODELS
 from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary
-
-TABLE_ENTRIES = 2**24
-"""Up to so many entries, log p of the parallel branch is kept for all places and tokens: a step only looks it up."""
 
 
 class HybridConfig(HybridOptions, PretrainedConfig):
@@ -48,14 +54,6 @@ class HybridConfig(HybridOptions, PretrainedConfig):
     upsample: int = Field(2, ge=1, description="ctc: slots of each source word")
     length_range: int = Field(20, ge=1, description="largest difference of source and target length that is foretold")
     length_weight: float = Field(0.1, ge=0, description="weight of the loss of the length")
-
-
-class Writing(NamedTuple):
-    """What the decoder remembers: its source with all that was made of it, the GRU's state, and the place to write."""
-
-    memory: Plan
-    hidden_RH: Tensor
-    place: int
 
 
 @MODELS.register("hybrid", family="hybrid", task="seq2seq", counterpart="hybrid-lm")
@@ -104,9 +102,8 @@ class Hybrid(Translator):
         """The state before the first token of a target; `stepping`: with all that spares work at each step."""
         aligned = self.core.align(encoded)
         second = self._second(encoded, aligned) if self.mixes else None
-        if second is not None and stepping and second.odds_AP.numel() * self.vocab_size <= TABLE_ENTRIES:
-            table_NV = self.output.base.log_probs(second.features_APD.flatten(0, 1))
-            second = second._replace(table_APV=table_NV.view(*second.odds_AP.shape, -1))
+        if second is not None and stepping:
+            second = tabled(second, self.output)
         plan = self.core.plan(encoded, aligned, second)
         if stepping:
             plan = self._ready(plan, encoded.states_BSE.shape[1] + 8)
@@ -124,11 +121,11 @@ class Hybrid(Translator):
 
     def prefill(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Writing]:
         features_RTD, _, after = self._look(state, tokens_BT)
-        return self._log_probs(features_RTD[:, -1:], after.memory, after.place - 1)[:, 0], after
+        return self.core.log_probs(self.output, features_RTD[:, -1:], after.memory, after.place - 1)[:, 0], after
 
     def extend(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Writing]:
         features_RTD, _, after = self._look(state, tokens_BT)
-        return self._log_probs(features_RTD, after.memory, state.place), after
+        return self.core.log_probs(self.output, features_RTD, after.memory, state.place), after
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
         return self._look(self.begin(source, stepping=False), self.shifted(tokens_BT))[1]
@@ -142,7 +139,7 @@ class Hybrid(Translator):
         memory = self._ready(memory, (place if isinstance(place, int) else int(place.max())) + T)
         joined_RTD = at_places(memory.joined_APD, memory.rows, place, T)
         features_RTD, _, path_RTH = self.core.write(memory, hidden_RH, self.embedding(tokens_RT), joined_RTD)
-        return self._log_probs(features_RTD, memory, place), path_RTH
+        return self.core.log_probs(self.output, features_RTD, memory, place), path_RTH
 
     def _look(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Tensor, Writing]:
         """Append T target tokens -> the first branch's features RTD, where it looked RTS, and the longer state."""
@@ -155,16 +152,6 @@ class Hybrid(Translator):
         with torch.autocast(embedded_BTD.device.type, enabled=False):
             features_RTD, weights_RTS, path_RTH = self.core.write(memory, hidden_RH, embedded_BTD, joined_RTD)
         return features_RTD, weights_RTS, Writing(memory, path_RTH[:, -1], end)
-
-    def _log_probs(self, features_RTD: Tensor, memory: Plan, place: int | Tensor) -> Tensor:
-        """log p(. | prefix) by both branches from the features of the first -> RTV."""
-        (R, T, _), second = features_RTD.shape, memory.second
-        if second is None or second.table_APV is None:
-            packed_RTD = self.core.packed(features_RTD, memory, place)
-            return self.output.log_probs(packed_RTD.flatten(0, 1)).view(R, T, -1)
-        first_RTV = self.output.base.log_probs(features_RTD.flatten(0, 1)).view(R, T, -1)
-        odds_RT, table_RTV = (at_places(part, memory.rows, place, T) for part in (second.odds_AP, second.table_APV))
-        return mix(first_RTV, table_RTV, self.core.odds(features_RTD, odds_RT).unsqueeze(2))
 
     # Writing all at once
 
@@ -186,8 +173,8 @@ class Hybrid(Translator):
     ) -> tuple[Tensor, Tensor | None]:
         """The most probable token of every place, in rows of so many tokens, R = A·W of them for A sources.
 
-        `known` are tokens RT and which of them are revealed, bool RT, none of them beyond its row. -> (tokens RT, log p of them RT if it is wanted).
-        What stands beyond a row's length means nothing.
+        `known` are tokens RT and which of them are revealed, bool RT, none of them beyond its row. What stands beyond
+        a row's length means nothing. -> (tokens RT, log p of them RT if it is wanted)
         """
         shown = None
         if known is not None:
@@ -245,48 +232,20 @@ class Hybrid(Translator):
         places_B = held_BT.sum(1)
         parts = []
         if config.nar_weight:
-            parts.append(config.nar_weight * self._parallel_loss(encoded, aligned_BTD, targets_BT, held_BT, places_B))
+            parts.append(config.nar_weight * self._parallel_loss(encoded, aligned_BTD, targets_BT, held_BT))
         if config.length_weight and self.length is not None:
             scores_BL = self.length(encoded.states_BSE, encoded.mask_BS)
             parts.append(config.length_weight * self.length.loss(scores_BL, encoded.tokens_B - 1, places_B - 1))
         if config.mixing != "fixed":
-            parts.append(self._gate_loss(features_BTD.detach(), plan, targets_BT, held_BT))
+            parts.append(self.core.gate_loss(self.output, features_BTD, plan, targets_BT, held_BT))
         return torch.stack(parts).sum() if parts else None
 
-    def _parallel_loss(
-        self, encoded: Encoded, aligned_BTD: Tensor, targets_BT: Tensor, held_BT: Tensor, places_B: Tensor
-    ) -> Tensor:
-        """The loss of the parallel branch at the true length, some tokens being revealed by glancing."""
-        if self.slots is not None:
-            return self.slots.loss(*self._slot_features(encoded), self.output.base, targets_BT, places_B - 1)
-        branch = self.core.parallel
-        memory = branch.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
-        inputs_BTD = self.core.parallel_inputs(aligned_BTD, places_B)
-        known, asked_BT = None, held_BT
-        if self.config.glancing:
-            shown_BT = self._glance(inputs_BTD, memory, targets_BT, held_BT)
-            known, asked_BT = Known(self.embedding(targets_BT), shown_BT), held_BT & ~shown_BT
-        features_MD = branch(inputs_BTD, memory, places_B, known)[asked_BT]
-        # As if all places had been asked for, so that the weight of this loss does not depend on how many were shown.
-        scale = int(held_BT.sum()) / max(1, len(features_MD))
-        return scale * self.output.base.loss(features_MD, targets_BT[asked_BT])
-
-    @torch.no_grad()
-    def _glance(self, inputs_BTD: Tensor, memory: SourceStates, targets_BT: Tensor, held_BT: Tensor) -> Tensor:
-        """Which tokens to reveal, by how many places the branch gets wrong when it sees none -> bool BT."""
-        features_BTD = self.core.parallel(inputs_BTD, memory, held_BT.sum(1))
-        wrong_BT = torch.zeros_like(held_BT)
-        wrong_BT[held_BT] = self.output.best(features_BTD[held_BT]) != targets_BT[held_BT]
-        return glanced(wrong_BT, held_BT, self.config.glancing)
-
-    def _gate_loss(self, features_BTD: Tensor, plan: Plan, targets_BT: Tensor, held_BT: Tensor) -> Tensor:
-        """-log p of the mixture as a function of the gate alone: the branches learn from losses of their own."""
-        packed_MD = self.core.packed(features_BTD, plan, 0)[held_BT]
-        first_MD, second_MD, odds_M1 = self.output.unpack(packed_MD)
-        with torch.no_grad():
-            targets_M = targets_BT[held_BT]
-            first_M, second_M = (self.output.base.log_prob(part_MD, targets_M) for part_MD in (first_MD, second_MD))
-        return -mix(first_M, second_M, odds_M1.squeeze(1)).sum()
+    def _parallel_loss(self, encoded: Encoded, aligned_BTD: Tensor, targets_BT: Tensor, held_BT: Tensor) -> Tensor:
+        """The loss of the other branch: of its slots, or of its places at the true length."""
+        if self.slots is None:
+            revealed = Revealed(self.embedding, self.config.glancing)
+            return self.core.parallel_loss(self.output, encoded, aligned_BTD, targets_BT, held_BT, revealed)
+        return self.slots.loss(*self._slot_features(encoded), self.output.base, targets_BT, held_BT.sum(1) - 1)
 
     def _drop(self, inputs: Tensor) -> Tensor:
         return drop(inputs, self.config.dropout, training=self.training)

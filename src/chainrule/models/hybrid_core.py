@@ -22,12 +22,15 @@ from torch.nn import functional
 from chainrule.layers.allocation import Aligned, Allocation
 from chainrule.layers.dropout import drop
 from chainrule.layers.memory import regrouped
-from chainrule.layers.mixed_output import NEVER, log_odds, pack
-from chainrule.layers.parallel_branch import Known, ParallelBranch
+from chainrule.layers.mixed_output import NEVER, MixedOutput, log_odds, mix, pack
+from chainrule.layers.parallel_branch import Known, ParallelBranch, glanced
 from chainrule.layers.recurrence import Bidirectional, Recurrence
 from chainrule.layers.source_attention import SourceAttention, SourceStates
 
 LIVE = {"live": True}  # may be set anew for a trained model
+
+TABLE_ENTRIES = 2**24
+"""Up to so many entries, log p of the parallel branch is kept for all places and tokens: a step only looks it up."""
 
 
 class HybridOptions(BaseModel):
@@ -100,13 +103,28 @@ class Plan(SourceStates):
         return Plan(memory, aligned, chosen(self.joined_APD), second, rows)
 
 
+class Writing(NamedTuple):
+    """What the decoder remembers: its source with all that was made of it, the GRU's state, and the place to write."""
+
+    memory: Plan
+    hidden_RH: Tensor
+    place: int
+
+
+class Revealed(NamedTuple):
+    """How tokens are revealed in training: their vectors, and the share of the wrong places at which they are."""
+
+    embedding: nn.Embedding
+    share: float
+
+
 class HybridCore(nn.Module):
     """Encoder, allocation, both branches and the gate between them."""
 
     def __init__(self, options: HybridOptions, width: int, dropout: float) -> None:
         """`width` is that of the embeddings, and of the features that the output layer gets."""
         super().__init__()
-        hidden, self.dropout, self.mixing = options.hidden, dropout, options.mixing
+        self.width, self.dropout, self.mixing, hidden = width, dropout, options.mixing, options.hidden
         self.encoder = Bidirectional(options.cell, width, hidden // 2, options.encoder_layers, dropout)
         self.allocation = Allocation(hidden, width)
         self.first_state = nn.Linear(hidden, hidden)
@@ -188,6 +206,32 @@ class HybridCore(nn.Module):
         inputs_RTD = self.parallel_inputs(aligned_RTD, places_R)
         return self.parallel(inputs_RTD, memory, None if shortest == T else places_R, known)
 
+    def parallel_loss(
+        self,
+        output: MixedOutput,
+        encoded: Encoded,
+        aligned_BTD: Tensor,
+        targets_BT: Tensor,
+        held_BT: Tensor,
+        revealed: Revealed,
+    ) -> Tensor:
+        """The loss of the parallel branch in rows of as many places as are held, some tokens being revealed."""
+        memory = self.parallel.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
+        places_B = held_BT.sum(1)
+        inputs_BTD = self.parallel_inputs(aligned_BTD, places_B)
+        known, asked_BT = None, held_BT
+        if revealed.share:
+            with torch.no_grad():
+                features_BTD = self.parallel(inputs_BTD, memory, places_B)
+                wrong_BT = torch.zeros_like(held_BT)
+                wrong_BT[held_BT] = output.best(features_BTD[held_BT]) != targets_BT[held_BT]
+                shown_BT = glanced(wrong_BT, held_BT, revealed.share)
+            known, asked_BT = Known(revealed.embedding(targets_BT), shown_BT), held_BT & ~shown_BT
+        features_MD = self.parallel(inputs_BTD, memory, places_B, known)[asked_BT]
+        # As if all places had been asked for, so that the weight of this loss does not depend on how many were shown.
+        scale = int(held_BT.sum()) / max(1, len(features_MD))
+        return scale * output.base.loss(features_MD, targets_BT[asked_BT])
+
     # The mixture
 
     def second(self, features_BPD: Tensor, places_B: Tensor, gamma: float) -> Second:
@@ -216,8 +260,37 @@ class HybridCore(nn.Module):
         second_RTD, odds_RT = (at_places(part, plan.rows, place, T) for part in plan.second[:2])
         return pack(features_RTD, second_RTD, self.odds(features_RTD, odds_RT))
 
+    def log_probs(self, output: MixedOutput, features_RTD: Tensor, plan: Plan, place: int | Tensor) -> Tensor:
+        """log p(. | prefix) by both branches from the features of the first -> RTV."""
+        (R, T, _), second = features_RTD.shape, plan.second
+        if second is None or second.table_APV is None:
+            packed_RTD = self.packed(features_RTD, plan, place)
+            return output.log_probs(packed_RTD.flatten(0, 1)).view(R, T, -1)
+        first_RTV = output.base.log_probs(features_RTD.flatten(0, 1)).view(R, T, -1)
+        odds_RT, table_RTV = (at_places(part, plan.rows, place, T) for part in (second.odds_AP, second.table_APV))
+        return mix(first_RTV, table_RTV, self.odds(features_RTD, odds_RT).unsqueeze(2))
+
+    def gate_loss(
+        self, output: MixedOutput, features_BTD: Tensor, plan: Plan, targets_BT: Tensor, held_BT: Tensor
+    ) -> Tensor:
+        """-log p of the mixture as a function of the gate alone: the branches learn from losses of their own."""
+        packed_MD = self.packed(features_BTD.detach(), plan, 0)[held_BT]
+        first_MD, second_MD, odds_M1 = output.unpack(packed_MD)
+        with torch.no_grad():
+            targets_M = targets_BT[held_BT]
+            first_M, second_M = (output.base.log_prob(part_MD, targets_M) for part_MD in (first_MD, second_MD))
+        return -mix(first_M, second_M, odds_M1.squeeze(1)).sum()
+
     def _drop(self, inputs: Tensor) -> Tensor:
         return drop(inputs, self.dropout, training=self.training)
+
+
+def tabled(second: Second, output: MixedOutput) -> Second:
+    """The same with log p of all tokens at all places, unless that is a large table."""
+    if second.odds_AP.numel() * output.size > TABLE_ENTRIES:
+        return second
+    table_NV = output.base.log_probs(second.features_APD.flatten(0, 1))
+    return second._replace(table_APV=table_NV.unflatten(0, second.odds_AP.shape))
 
 
 def at_places(part_AP: Tensor, rows: int, place: int | Tensor, T: int) -> Tensor:

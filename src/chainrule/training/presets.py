@@ -97,8 +97,10 @@ def _passes(tokens: int, training: dict[str, Any]) -> float:
 def _training(config: RunConfig, size: Size, windowed: bool, model: dict[str, Any]) -> dict[str, Any]:
     t, tokens = config.training, size.tokens
     batching = t.batching or ("blocks" if windowed else "stream")
-    at_once = batching == "blocks" or config.model.name in ATTENDING  # reads all positions of a row in parallel
-    length = t.length or (min(model.get("context", _span(size)), 128) if at_once else 35 if tokens > 50_000 else 20)
+    attends = config.model.name in ATTENDING
+    at_once = batching == "blocks" or attends  # reads all positions of a row in parallel
+    span = model.get("context", _span(size) if attends else 64)
+    length = t.length or (min(span, 128) if at_once else 35 if tokens > 50_000 else 20)
     block = 1024 if tokens < 1_000_000 else 2048
     rows = t.batch_size or max(1, min(block // length if at_once else 32, tokens // (8 * length)))
     optimizer = t.optimizer or _optimizer(config.model.name)
