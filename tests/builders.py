@@ -39,6 +39,7 @@ SMALL = {
     "buckets": 8,
     "distance": 12,
     "sentinels": 0,
+    "block": 4,
 }
 OF_TRANSLATORS = {"context": 24}  # all of a source and all of a target
 LANGUAGE_MODELS = [entry.name for entry in MODELS.entries() if entry.about["task"] == "lm"]
@@ -54,6 +55,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("lstm", {"hidden": 12}),  # tied, with a bridge between the widths
     ("gru", {"layers": 2}),
     ("transformer", {"tied": False, "bias": True, "layers": 2}),
+    ("hybrid-lm", {"mixing": "gated", "cell": "lstm", "nar_layers": 2}),
+    ("hybrid-lm", {"mixing": "learned", "gamma": 0.5, "context": 3, "block": 5}),
+    ("hybrid-lm", {"gamma": 0.0, "tied": False, "hidden": 12, "context": 30}),
     ("at", {"decay": False, "layers": 2}),
     ("at", {"tied": False, "bias": True, "layers": 2}),
     *(

@@ -9,6 +9,7 @@ import pytest
 
 import chainrule as cr
 from builders import pairs_text, small_options
+from chainrule.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +81,30 @@ def test_a_beam_finds_what_is_at_least_as_probable_as_greedy(run: cr.Run) -> Non
     tokens = run._prompt(greedy)[None]
     greedy_log_prob = float(run.model.log_probs(tokens)[0, 2:].detach().sum())
     assert best.log_prob >= greedy_log_prob - 1e-4
+
+
+def test_training_and_validation_take_the_first_lines_where_asked(tmp_path: Path) -> None:
+    text, valid = tmp_path / "text.txt", tmp_path / "valid.txt"
+    text.write_text("ab\n" * 30 + "xy\n" * 30)
+    valid.write_text("ab\n" * 5 + "xy\n" * 5)
+    settings = {"data": {"lines": 30, "valid_lines": 5}}
+    options = {"model": "ngram", "order": 2, "tokenizer": "char", "settings": settings}
+    run = cr.train(text, valid=valid, out=tmp_path / "run", **options)
+    assert run.result["tokens"] == 90
+    assert run.tokenizer.to_id("x") is None
+    assert run.evaluate_held_out().tokens == 15
+    with pytest.raises(ConfigError) as caught:
+        cr.train(text, out=tmp_path / "other", **options)
+    assert str(caught.value) == "data.valid_lines is of a validation text, but none was given; name one with --valid"
+
+
+def test_a_model_of_two_forms_takes_the_one_that_fits_the_data() -> None:
+    from chainrule.corpora import form_for
+
+    assert form_for("at", ["book.txt"]) == "at"
+    assert form_for("at", ["train.en", "train.de"]) == form_for("at", ["pairs.tsv"]) == "seq2seq-at"
+    assert form_for("hybrid", ["train.en", "train.de"]) == form_for("hybrid", ["pairs.jsonl"]) == "hybrid"
+    assert form_for("hybrid", ["book.txt"]) == form_for("hybrid", ["a.txt", "b.txt", "c.txt"]) == "hybrid-lm"
+    assert form_for("seq2seq-at", ["book.txt"]) == "at"
+    assert form_for("lstm", ["train.en", "train.de"]) == "lstm"  # which has one form, and says so later
+    assert form_for("at", []) == "at"

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from chainrule.api import load, make_config, train
-from chainrule.config import parse_settings, read_toml
+from chainrule.config import merge, parse, parse_settings, read_toml
 from chainrule.corpora import reads_pairs
+from chainrule.registry import MODELS
 from chainrule.text.phrases import write_phrase_pairs
+from chainrule.tradeoffs import read_entries, weigh
 from chainrule.translator_run import TranslatorRun
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
@@ -86,7 +88,8 @@ def test_a_recipe_for_a_mixture_trains_its_parts_and_mixes_them(path, tmp_path, 
 def test_a_recipe_trains(path, tmp_path, monkeypatch):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
     text = stand_in(tmp_path / "text.txt", 200)
-    run = train(text, config=path, out=tmp_path / "run", settings=parse_settings(FEW))
+    valid = [stand_in(tmp_path / "valid.txt", 10)] if "valid_lines" in read_toml(path).get("data", {}) else []
+    run = train(text, valid=valid, config=path, out=tmp_path / "run", settings=parse_settings(FEW))
     check_shape(run, path)
     losses = logged(run, "valid_loss")
     measured = run.evaluate_held_out().cross_entropy
@@ -133,3 +136,39 @@ def test_the_translator_recipes_differ_in_their_model_alone():
     shared = attention["model"].keys() & plain["model"].keys() - {"name"}
     assert {"embedding", "hidden", "dropout"} <= shared
     assert all(attention["model"][name] == plain["model"][name] for name in shared)
+
+
+COMPARISONS = sorted((Path(__file__).parent.parent / "recipes" / "compare").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
+def test_a_recipe_for_a_comparison_names_models_and_ways_that_there_are(path):
+    shared, entries = read_entries(path)
+    assert shared["recipe"]["about"]
+    assert shared["recipe"]["expected"]
+    for entry in entries:
+        config = make_config(None, {}, merge(shared, entry.settings))
+        model = MODELS.get(config.model.name).make
+        options = parse(model.Config, config.model.options, "model")
+        for way in entry.ways:
+            parse(model.Config, {**options.model_dump(), **way.set}, "model")
+            assert all((model.Config.model_fields[name].json_schema_extra or {}).get("live") for name in way.set)
+
+
+def test_a_recipe_for_a_comparison_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("chainrule.tradeoffs.ROUNDS", 1)
+    files = write_phrase_pairs(tmp_path, "en", "de", {"train": 300, "valid": 10, "test": 2})
+    points = weigh(
+        *files["train"],
+        recipe=next(path for path in COMPARISONS if path.stem == "multi30k"),
+        valid=files["valid"],
+        test=files["test"],
+        only=["attention", "hybrid, distilled"],
+        out=tmp_path / "out",
+        settings=parse_settings([*FEW, "tokenizer.vocab_size=350"]),
+    )
+    by_name = {(point.name, point.way): point for point in points}
+    assert by_name["hybrid, distilled", "draft"].quality.passes >= 1
+    greedy, drafted = by_name["hybrid, distilled", ""].quality, by_name["hybrid, distilled", "draft"].quality
+    assert (greedy.bleu, greedy.bits_per_byte) == (drafted.bleu, drafted.bits_per_byte)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from chainrule.errors import ConfigError, unknown_name
 
@@ -50,12 +50,6 @@ class DataConfig(Section):
     max_ratio: float | None = Field(
         None, ge=1, description="pairs: train without those of which one side has so many times the other's tokens"
     )
-
-    @model_validator(mode="after")
-    def _check_lines(self) -> DataConfig:
-        if self.valid_lines and not self.valid:
-            raise ConfigError("data.valid_lines is of a validation text, but none was given; name one with --valid")
-        return self
 
 
 class TokenizerConfig(Section):

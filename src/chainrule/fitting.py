@@ -126,6 +126,8 @@ def _check_task(config: RunConfig) -> None:
         raise ConfigError(
             f"the objective spans needs the sentinels of t5; {config.model.name} has none, use --model t5"
         )
+    if config.data.valid_lines and not config.data.valid:
+        raise ConfigError("data.valid_lines is of a validation text, but none was given; name one with --valid")
     if config.training.select == "bleu" and not reads_pairs(config):
         raise ConfigError("training.select = 'bleu' is for pairs; a model of one text is selected by its loss")
 

@@ -12,7 +12,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,7 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from builders import LANGUAGE_MODELS, TRANSLATORS, rows_by_steps, small_model, small_translator, some_source, some_tokens
+from builders import (
+    LANGUAGE_MODELS,
+    TRANSLATORS,
+    rows_by_steps,
+    small_model,
+    small_translator,
+    some_source,
+    some_tokens,
+)
 from chainrule.decoding import (
     Chooser,
     Drafted,
@@ -45,7 +53,6 @@ from toy import TableModel, TablePrefix, _mix
 EOS = 0
 WINDOWED = [("transformer", {"positions": kind, "context": 7}) for kind in ("rotary", "sinusoidal", "learned", "none")]
 KINDS: list[tuple[str, dict[str, Any]]] = [*((name, {}) for name in (*LANGUAGE_MODELS, *TRANSLATORS)), *WINDOWED]
-CACHES = [{"kind": "unigram"}, {"kind": "continuous", "part": 1}]
 
 
 class ParallelTable(TableModel):
@@ -92,10 +99,11 @@ class Prophet:
         return [self.random.randrange(self.size) if self.random.random() < self.wrong else one for one in coming]
 
 
-@lru_cache(maxsize=None)
+@cache
 def model_of(kind: int, seed: int) -> Any:
     name, options = KINDS[kind]
-    return small_model(name, seed=seed, **options).double()
+    with torch.inference_mode(False):  # kept for tests that are in another mode
+        return small_model(name, seed=seed, **options).double()
 
 
 # What a pass answers, and what is taken back
@@ -117,8 +125,7 @@ def test_a_pass_answers_what_steps_answer(kind: int) -> None:
 @torch.inference_mode()
 def test_a_pass_after_scoring_reads_the_token_that_was_only_scored() -> None:
     for name in ("transformer", "lstm"):
-        model, tokens_BT = small_model(name, context=9).double() if name == "transformer" else small_model(name), None
-        tokens_BT = some_tokens(2, 8)
+        model, tokens_BT = small_model(name), some_tokens(2, 8)
         _, state = model.score(tokens_BT[:, :5], model.start(2))
         row_BTV, _ = model.extend(state, tokens_BT[:, 5:])
         torch.testing.assert_close(row_BTV, rows_by_steps(model, tokens_BT)[:, 6:])
@@ -139,8 +146,7 @@ def test_what_is_taken_back_was_never_read(kind: int) -> None:
         again = model.rewind(longer, back)
         row_BTV, _ = extend(model, again, others_BT[:, :3])
         whole_BT = torch.cat([tokens_BT[:, : before + read - back], others_BT[:, :3]], 1)
-        expected_BTV = rows_by_steps(model, whole_BT[:, 1:], eos=whole_BT[:, 0]) if False else _rows(model, whole_BT)
-        torch.testing.assert_close(row_BTV, expected_BTV[:, -3:])
+        torch.testing.assert_close(row_BTV, _rows(model, whole_BT)[:, -3:])
         # The longer state is still what it was.
         went_on_BTV, _ = extend(model, longer, others_BT[:, 3:5])
         torch.testing.assert_close(
@@ -164,7 +170,8 @@ def _rows(model: Any, tokens_BT: Tensor) -> Tensor:
 def drafter_of(kind: str, text: list[int], prompt: list[int], seed: int, model: Any) -> Drafter:
     size = model.vocab_size
     if kind == "model":
-        return StepperDrafter(model_of(LANGUAGE_MODELS.index("lstm"), seed), model_of(LANGUAGE_MODELS.index("lstm"), seed).start(1))
+        other = model_of(LANGUAGE_MODELS.index("lstm"), seed)
+        return StepperDrafter(other, other.start(1))
     if kind == "counts":
         counted = model_of(LANGUAGE_MODELS.index("ngram"), seed)
         return FirstDrafter(LookupDrafter(shortest=3), StepperDrafter(counted, counted.start(1)))
@@ -178,7 +185,7 @@ def drafter_of(kind: str, text: list[int], prompt: list[int], seed: int, model: 
     return Prophet(text, 1 + len(prompt), seed, {"right": 0.0, "mostly right": 0.2, "wrong": 1.0}[kind], size)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     kind=st.integers(0, len(KINDS) - 1),
     seed=st.integers(0, 2),
@@ -255,22 +262,21 @@ def shares_by_enumeration(model: TableModel, length: int, temperature: float) ->
     return shares
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
-@pytest.mark.parametrize("drafts", ["noise", "the best"])
+@pytest.mark.parametrize(("drafts", "temperature"), [("noise", 1.0), ("the best", 0.5)])
 def test_drawn_tokens_have_the_model_s_distribution(drafts: str, temperature: float) -> None:
-    model, other = ParallelTable(3, 5, sharpness=2.0), TableModel(3, 6)
+    model, other = ParallelTable(3, 5, sharpness=1.0), TableModel(3, 6)
     shares = shares_by_enumeration(model, 3, temperature)
     assert sum(shares.values()) == pytest.approx(1)
     generator = torch.Generator().manual_seed(7)
     choose = Sample(temperature, generator=generator)
     counts: Counter[tuple[int, ...]] = Counter()
     accepted = 0
-    for number in range(1500):
+    for number in range(900):
         drafter = Noise(number, 3) if drafts == "noise" else StepperDrafter(model, model.start(1), least=-99.0)
         tokens, told = draft_one(model, model.start(1), torch.tensor([[EOS]]), drafter, None, 3, choose)
         counts[tuple(tokens)] += 1
         accepted += told.accepted
-    assert accepted > 500
+    assert accepted > 200
     assert chi_square(counts, shares) > 0.01
     assert chi_square(counts, shares_by_enumeration(other, 3, temperature)) < 1e-9  # the test can tell
 
@@ -308,21 +314,25 @@ def test_drafts_grow_while_they_are_right_and_shrink_when_they_are_not() -> None
     assert max(asked) == 8
 
 
+class Contrary:
+    """Drafts what the table model finds least probable."""
+
+    asked = 0
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        self.asked += 1
+        return [int(_rows(TableModel(9, 2), torch.tensor([list(tokens)]))[0, -1].argmin())] * count
+
+
 def test_what_cannot_be_taken_back_is_read_again_but_not_for_ever() -> None:
     model = ParallelTable(9, 2)
-    tokens, told = draft_one(model, model.start(1), torch.tensor([[EOS]]), Prophet_of_wrong(model), None, 60)
+    drafter = Contrary()
+    tokens, told = draft_one(model, model.start(1), torch.tensor([[EOS]]), drafter, None, 61)
+    assert tokens == generate(model, eos=None, bos=EOS, max_new_tokens=61, choose=Greedy())[0].tolist()
     assert told.accepted == 0
-    assert told.passes == 60
+    assert told.passes == 61
     assert max(model.passes) <= READ_AGAIN + 8
-
-
-def Prophet_of_wrong(model: ParallelTable) -> Drafter:  # noqa: N802
-    class Wrong:
-        def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-            row_1V = _rows(TableModel(9, 2), torch.tensor([list(tokens)]))[:, -1]
-            return [int(row_1V.argmin())] * count
-
-    return Wrong()
+    assert drafter.asked == 13 + 11  # 13 times in vain, then every fourth time; the last token needs none
 
 
 def test_tokens_come_while_they_are_made_and_the_mode_is_left_alone() -> None:
@@ -409,7 +419,7 @@ def test_a_model_drafts_its_best_tokens(name: str, least: float) -> None:
         expected: list[int] = []
         together = 0.0
         while len(expected) < 5:
-            row_V = _rows(model, torch.tensor([[*text[:end], *expected]]))[0, -1]
+            row_V = _rows(model, torch.tensor([[*text[:end], *expected]]))[0, -1].detach()
             together += float(row_V.max())
             if together < least:
                 break
@@ -418,6 +428,7 @@ def test_a_model_drafts_its_best_tokens(name: str, least: float) -> None:
             assert drafter.propose(text[:end], 5) == expected
 
 
+@torch.inference_mode()
 def test_a_model_drafts_no_further_than_it_can_read() -> None:
     model = small_translator("seq2seq-transformer", context=8)
     drafter = StepperDrafter(model, model.start(some_source([4])), window=8, least=-99.0)

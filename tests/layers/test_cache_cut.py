@@ -15,7 +15,7 @@ def cut(told: Told, count: int) -> Told:
     return Told(told.cache.cut(count), told.pairs_R2HLE[:, :, :, : told.cache.length - count])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_every_state_of_a_walk_that_goes_back_holds_its_own_past(data: st.DataObject) -> None:
     """All states, or the last few alone, are held: what is forgotten may be written over, what is held may not."""

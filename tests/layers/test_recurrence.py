@@ -390,3 +390,17 @@ def test_wrong_options_are_named(arguments: tuple, options: dict, message: str) 
     with pytest.raises(ConfigError) as caught:
         Recurrence(*arguments, **options)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_both_directions_by_one_kernel_are_those_of_the_loop(layers: int) -> None:
+    torch.manual_seed(0)
+    both = Bidirectional("lstm", 5, 4, layers, dropout=0.5).double().eval()
+    inputs_BTD = torch.randn(3, 7, 5).double()
+    loop_BTH, loop_states = both(inputs_BTD)  # a graph is wanted
+    with torch.no_grad():
+        kernel_BTH, kernel_states = both(inputs_BTD)
+    torch.testing.assert_close(kernel_BTH, loop_BTH.detach())
+    for loop, kernel in zip(loop_states, kernel_states, strict=True):
+        for one, other in zip(loop, kernel, strict=True):
+            torch.testing.assert_close(other, one.detach())

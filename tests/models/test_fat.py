@@ -13,6 +13,7 @@ from torch import Tensor
 
 from builders import small_translator, some_source, some_tokens, some_vocabulary
 from chainrule.errors import ConfigError
+from chainrule.layers.positions import sinusoidal_table
 from chainrule.models.fat import Fat, FatConfig, Kept
 from chainrule.types import Source
 
@@ -45,7 +46,7 @@ def by_hand(model: Fat, source: Source, kept_BS: Tensor) -> Tensor:
     rows = []
     for tokens_S, kept_S in zip(source.tokens_BS, kept_BS, strict=True):
         S = len(tokens_S)
-        stream_SD = model.source_embedding(tokens_S) * model.scale + model.table_CD[:S]
+        stream_SD = model.source_embedding(tokens_S) + 0.02 * sinusoidal_table(S, 8)
         for block in model.encoder:
             stream_SD = block_by_hand(block, stream_SD, kept_S, model.config.direction)
         rows.append(model.norms[0](stream_SD))
@@ -58,6 +59,7 @@ def block_by_hand(block: Any, stream_SD: Tensor, kept_S: Tensor, direction: str)
     S, D = inputs_SD.shape
     query_SHE, key_SHE = layer.project_pairs(inputs_SD).view(S, 2, layer.heads, -1).unbind(1)
     energies_SSH = (query_SHE[:, None] + key_SHE).relu().norm(dim=3) / query_SHE.shape[2] ** 0.5
+    energies_SSH = energies_SSH * layer.log_sharpness_H.exp()
     place_S = torch.arange(S)
     hidden_SS = ~kept_S.expand(S, S)
     if direction == "left-to-right":

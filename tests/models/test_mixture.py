@@ -85,6 +85,7 @@ CASES: dict[str, Any] = {
     "two": lambda: mixture(small_model("lstm"), small_model("transformer")),
     "unigram": lambda: mixture(small_model("gru"), caches=BOTH[:1]),
     "continuous": lambda: mixture(small_model("lstm", hidden=12), caches=BOTH[1:]),
+    "packed": lambda: mixture(small_model("hybrid-lm", gamma=0.3), caches=BOTH[1:]),
     "windowed": lambda: mixture(small_model("transformer"), caches=BOTH),
     "buckets": lambda: mixture(small_model("lstm"), small_model("average"), caches=BOTH, buckets=True),
     "depths": lambda: mixture(small_model("lstm"), Counts(TableModel(V)), caches=BOTH, buckets=True),

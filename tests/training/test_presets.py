@@ -16,7 +16,7 @@ ENGLISH = "The quick brown fox jumps over the lazy dog.\n" * 100
 
 def resolved(model: str = "lstm", tokens: int = 1_000_000, vocabulary: int = 8000, **training: Any) -> RunConfig:
     config = make_config(None, {"model": {"name": model}}, {"training": training})
-    options = {"embedding", "hidden", "dropout", *(["context"] if model == "transformer" else [])}
+    options = {"embedding", "hidden", "dropout", *(["context"] if model in ("transformer", "hybrid-lm") else [])}
     return resolve(config, Size(tokens, vocabulary), options)
 
 
@@ -92,3 +92,10 @@ def test_linear_attention_reads_streams_in_rows_as_long_as_a_window(vocabulary: 
     training = resolved("at", vocabulary=vocabulary).training
     assert (training.batching, training.length, training.batch_size) == ("stream", length, rows)
     assert training.optimizer == resolved("transformer").training.optimizer
+
+
+def test_a_hybrid_carries_its_context_through_the_text() -> None:
+    training = resolved("hybrid-lm", vocabulary=60).training
+    assert (training.batching, training.length, training.batch_size) == ("stream", 64, 32)
+    assert (training.optimizer, training.lr) == ("adamw", 3e-3)
+    assert resolved("hybrid-lm", batching="blocks").training.batching == "blocks"

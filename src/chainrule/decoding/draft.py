@@ -42,6 +42,10 @@ DRAFT_TOKENS = 8
 READ_AGAIN = 8
 """Tokens that are read again with every pass at most, by models that cannot take anything back."""
 
+WORTH, FIRST_LUCK, PAUSE = 0.4, 2.0, 3
+"""Tokens that a draft must have had accepted lately to be worth its pass, what is taken for granted at first, and how
+many passes go without one where it was not."""
+
 
 class Drafter(Protocol):
     """Guesses how a text goes on. One drafter follows one text."""
@@ -158,15 +162,15 @@ def _walk(
     """Draft, read, choose, until the text has ended."""
     reader, text, first = _Reader(stepper, state, prompt_1T), prompt_1T[0].tolist(), prompt_1T.shape[1]
     vocabulary: int | None = getattr(stepper, "vocab_size", None)
-    length = most
+    pace = _Pace(most)
     while len(text) - first < limit and (len(text) == first or text[-1] != eos):
         began = time.perf_counter()
-        count = min(length, limit - (len(text) - first) - 1, reader.room(most))
+        count = min(pace.count(), limit - (len(text) - first) - 1, reader.room(most))
         draft = _possible(drafter.propose(text, count), eos, vocabulary) if count > 0 else []
         new, accepted = _chosen(reader.read(draft), draft, choose, eos)
         reader.keep(draft, accepted, new[-1])
         text += new
-        length = _next_length(length, len(draft), accepted, most)
+        pace.learn(len(draft), accepted)
         record.add(Drafted(1, len(draft), accepted, len(new), time.perf_counter() - began))
         yield from new
 
@@ -193,11 +197,32 @@ def _chosen(log_probs_TV: Tensor, draft: list[int], choose: Chooser, eos: int | 
     return new, len(new)
 
 
-def _next_length(length: int, proposed: int, accepted: int, most: int) -> int:
-    """How many tokens to ask for next: more after a draft that was right to its end, fewer after one that was not."""
-    if accepted == proposed:
-        return min(most, length + 2)
-    return max(1, min(most, (length + accepted + 2) // 2))
+class _Pace:
+    """How many tokens to draft: more after a draft that was right to its end, fewer after one that was not.
+
+    A pass over a draft takes somewhat longer than a step. Where drafts have not been worth that lately, only every few
+    passes has one, to see whether they have become so.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.length = most, most
+        self.luck, self.pause = FIRST_LUCK, 0
+
+    def count(self) -> int:
+        """How many to ask for now."""
+        if self.pause:
+            self.pause -= 1
+            return 0
+        return self.length
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """How the last draft fared."""
+        if not proposed:
+            return
+        right = accepted == proposed
+        self.length = min(self.most, self.length + 2) if right else max(1, (self.length + accepted + 2) // 2)
+        self.luck += (accepted - self.luck) / 8
+        self.pause = PAUSE if self.luck < WORTH else 0
 
 
 class _Reader:

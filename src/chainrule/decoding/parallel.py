@@ -1,10 +1,11 @@
 """Decoding of models that can write a whole target at once, beside writing it word by word.
 
 `translate_in_parallel` takes what the one pass says: for several lengths the best by the model's own log p, and refined
-by further passes if that is wanted. `draft_in_parallel` only drafts so: one pass of the stepwise model over a draft
-tells after every prefix of it what greedy search would have written there. What agrees is kept, with the first word
-that does not agree put right; what the pass said of later places, and after it what is left of the draft, is the next
-draft. So each pass writes one word at least, and the result is that of greedy search, word for word.
+by further passes if that is wanted. `draft_in_parallel` only drafts so. The stepwise model reads some tokens of the
+draft in one pass, which tells after each prefix what greedy search would have written there. What agrees is kept, and
+the first word that does not is put right; where that word stands in the draft, the draft goes on after it. So each pass
+writes one word at least, and the result is that of greedy search, word for word. How much is read at a time follows
+how much agreed before.
 
 Legend: B sources, K lengths tried, R rows, T time, V vocabulary, H width of a state.
 """
@@ -12,6 +13,7 @@ Legend: B sources, K lengths tried, R rows, T time, V vocabulary, H width of a s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +21,9 @@ from torch import Tensor
 
 from chainrule.errors import ConfigError
 from chainrule.types import Source, State
+
+FIRST_WINDOW = 8
+"""Tokens of a draft that are read by the first pass at most."""
 
 
 class ParallelWriter(Protocol):
@@ -46,6 +51,10 @@ class ParallelWriter(Protocol):
         """The tokens of each target, by models that write into slots instead of foretelling a length; else None."""
         ...
 
+    def drafted(self, encoded: Any, memory: Any) -> list[list[int]]:
+        """What one pass says for each source, which the memory of a state may know already."""
+        ...
+
     def check(self, memory: Any, hidden_RH: Tensor, place: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
         """log p(. | prefix) after each of T tokens read from a place on RTV, and the states after each RTH."""
         ...
@@ -68,7 +77,7 @@ def translate_in_parallel(
     encoded = model.encode(source)
     if (rows := model.by_slots(encoded)) is not None:
         _check_slots(lengths, refine)
-        return rows
+        return [_until(row, eos) for row in rows]
     length_BK = model.foretold(encoded, lengths)
     B, K = length_BK.shape
     length_R = length_BK.flatten()
@@ -114,8 +123,12 @@ def _refined(
 
 def _cut(tokens_RT: Tensor, length_R: Tensor, eos: int) -> list[list[int]]:
     """The tokens of each row up to its length or its first `eos`."""
-    rows = [row[:length] for row, length in zip(tokens_RT.tolist(), length_R.tolist(), strict=True)]
-    return [row[: row.index(eos)] if eos in row else row for row in rows]
+    return [_until(row[:length], eos) for row, length in zip(tokens_RT.tolist(), length_R.tolist(), strict=True)]
+
+
+def _until(row: list[int], eos: int) -> list[int]:
+    """The tokens before the first `eos`."""
+    return row[: row.index(eos)] if eos in row else row
 
 
 def _score(model: ParallelWriter, encoded: Any, rows: list[list[int]], count: int, eos: int) -> Tensor:
@@ -147,56 +160,63 @@ def draft_in_parallel(
     if len(limits) != len(source.tokens_BS):
         raise ConfigError(f"there are {len(limits)} limits for {len(source.tokens_BS)} sources; give one each.")
     encoded = model.encode(source)
-    drafts = model.by_slots(encoded)
-    if drafts is None:
-        length_B = model.foretold(encoded)[:, 0]
-        drafts = _cut(model.at_once(encoded, length_B)[0], length_B, eos)
-    rows = [_Row(draft, limit, eos) for draft, limit in zip(drafts, limits, strict=True)]
     state = model.opened(encoded, stepping=True)
-    memory, hidden_RH, going = state.memory, state.hidden_RH, rows
+    memory, hidden_RH = state.memory, state.hidden_RH
+    rows = [_Row(draft, limit, eos) for draft, limit in zip(model.drafted(encoded, memory), limits, strict=True)]
+    going = rows
     while going:
-        inputs = [[row.last, *row.draft] for row in going]
+        inputs = [row.inputs() for row in going]
         T = max(map(len, inputs))
         inputs_RT = torch.tensor([[*tokens, *[eos] * (T - len(tokens))] for tokens in inputs], device=hidden_RH.device)
         places = [len(row.tokens) for row in going]
         place = places[0] if min(places) == max(places) else torch.tensor(places, device=hidden_RH.device)
         log_probs_RTV, path_RTH = model.check(memory, hidden_RH, place, inputs_RT)
-        kept = [row.take(said) for row, said in zip(going, log_probs_RTV.argmax(2).tolist(), strict=True)]
-        hidden_RH = path_RTH[torch.arange(len(kept)), torch.tensor(kept) - 1]
-        open_rows = [number for number, row in enumerate(going) if not row.ended]
-        if len(open_rows) < len(going):
-            chosen_K = torch.tensor(open_rows, dtype=torch.int64, device=hidden_RH.device)
-            memory, hidden_RH = model.select((memory, hidden_RH), chosen_K)
-            going = [going[number] for number in open_rows]
+        last = [row.take(said) - 1 for row, said in zip(going, log_probs_RTV.argmax(2).tolist(), strict=True)]
+        hidden_RH = path_RTH[:, last[0]] if len(last) == 1 else path_RTH[torch.arange(len(last)), last]
+        still = [number for number, row in enumerate(going) if not row.ended]
+        if len(still) < len(going):
+            going = [going[number] for number in still]
+            if going:
+                memory, hidden_RH = model.select((memory, hidden_RH), torch.tensor(still, device=hidden_RH.device))
     return [row.tokens for row in rows], [row.passes for row in rows]
 
 
 class _Row:
-    """A target in the making: what is sure of it, and a draft of what comes next."""
+    """A target in the making: what is sure of it, and what of a draft may come next."""
 
     def __init__(self, draft: list[int], limit: int, eos: int) -> None:
-        self.first, self.limit, self.eos = [*draft, eos], limit, eos
+        # A word said twice in a row is the commonest mistake of a pass that cannot see what else it says.
+        self.draft = [word for word, _ in groupby(_until(draft, eos))] + [eos]
+        self.limit, self.eos = limit, eos
         self.tokens: list[int] = []
-        self.draft = self.first[: limit - 1]
+        self.next = 0  # where in the draft the next token is looked for
+        self.window = FIRST_WINDOW
         self.passes = 0
 
-    @property
-    def last(self) -> int:
-        """What is read before the draft."""
-        return self.tokens[-1] if self.tokens else self.eos
+    def inputs(self) -> list[int]:
+        """What to read: the last token that is sure, and so many of the draft."""
+        most = min(self.window, self.limit - len(self.tokens) - 1)
+        return [self.tokens[-1] if self.tokens else self.eos, *self.draft[self.next : self.next + most]]
 
     @property
     def ended(self) -> bool:
-        return len(self.tokens) == self.limit or (bool(self.tokens) and self.tokens[-1] == self.eos)
+        return len(self.tokens) == self.limit or self.tokens[-1] == self.eos
 
     def take(self, said: list[int]) -> int:
-        """Keep what a pass over the draft confirms and the word after it -> how many words that is."""
+        """Keep what a pass over the inputs confirms and the word after it -> how many words that is."""
         self.passes += 1
-        agreed = 0
-        while agreed < len(self.draft) and said[agreed] == self.draft[agreed] != self.eos:
+        guessed, agreed = self.inputs()[1:], 0
+        while agreed < len(guessed) and said[agreed] == guessed[agreed] != self.eos:
             agreed += 1
-        kept, place = agreed + 1, len(self.tokens)
-        self.tokens += said[:kept]
-        later = said[kept : len(self.draft) + 1] + self.first[place + len(self.draft) + 1 :]
-        self.draft = later[: self.limit - len(self.tokens) - 1]
-        return kept
+        self.tokens += said[: agreed + 1]
+        whole = agreed == len(guessed)
+        self.window = 2 * self.window if whole else max(1, (agreed + self.window) // 2)
+        self._follow(self.next + agreed)
+        return agreed + 1
+
+    def _follow(self, expected: int) -> None:
+        """Go on after the last token where it stands in the draft, nearest to where it was expected; else there."""
+        token, draft = self.tokens[-1], self.draft
+        found = [place for place, word in enumerate(draft) if word == token]
+        nearest = min(found, key=lambda place: abs(place - expected)) if found else expected
+        self.next = min(nearest + 1, len(draft) - 1)

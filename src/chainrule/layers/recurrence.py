@@ -238,9 +238,10 @@ class Bidirectional(nn.Module):
 
     def _by_kernel(self, inputs_BTD: Tensor) -> tuple[Tensor, State]:
         """The same by torch's LSTM, which takes half the time where rows are few: there each call counts."""
-        parts = [layer.layers[0] for both in zip(self.rightward, self.leftward, strict=True) for layer in both]
-        weights = [tensor for part in parts for tensor in torch_order(part)]
-        zero_LBH = inputs_BTD.new_zeros(len(parts), len(inputs_BTD), self.rightward[0].hidden_size)
+        sides = [side for pair in zip(self.rightward, self.leftward, strict=True) for side in pair]
+        weights = [tensor for side in sides for tensor in torch_order(side)]
+        width = weights[1].shape[1]
+        zero_LBH = inputs_BTD.new_zeros(len(sides), len(inputs_BTD), width)
         hidden_BTH, *last = torch.lstm(
             inputs_BTD, (zero_LBH, zero_LBH), weights, True, len(self.rightward), 0.0, False, True, True
         )
@@ -248,9 +249,12 @@ class Bidirectional(nn.Module):
         return hidden_BTH, list(zip(*joined, strict=True))
 
 
-def torch_order(layer: RecurrentLayer) -> list[Tensor]:
-    """The weights of an LSTM layer as torch has them: blocks i f g o, and two biases."""
-    weights = [layer.weight_input_GD, layer.weight_hidden_GH, layer.bias_G]
+def torch_order(stack: nn.Module) -> list[Tensor]:
+    """The weights of an LSTM of one layer as torch has them: blocks i f g o, and two biases."""
+    assert isinstance(stack, Recurrence)
+    layer = stack.layers[0]
+    assert isinstance(layer, RecurrentLayer)
+    weights = (layer.weight_input_GD, layer.weight_hidden_GH, layer.bias_G)
     g, i, f, o = zip(*(weight.chunk(4) for weight in weights), strict=True)
     input_GD, hidden_GH, bias_G = (torch.cat(blocks) for blocks in zip(i, f, g, o, strict=True))
     return [input_GD, hidden_GH, bias_G, torch.zeros_like(bias_G)]

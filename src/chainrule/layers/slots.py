@@ -32,7 +32,8 @@ class Slots(nn.Module):
 
     def inputs(self, encoded_BSE: Tensor) -> Tensor:
         """What is known of each slot: its source word, and which of its slots it is -> BUD."""
-        return (self.project(encoded_BSE).unsqueeze(2) + self.which_KD).flatten(1, 2)
+        inputs_BSKD: Tensor = self.project(encoded_BSE).unsqueeze(2) + self.which_KD
+        return inputs_BSKD.flatten(1, 2)
 
     def log_probs(self, features_ND: Tensor, output: OutputLayer) -> Tensor:
         """log p of every word, and of the blank as the last of all -> N(V+1)."""

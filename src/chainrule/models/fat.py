@@ -13,7 +13,6 @@ Legend: B batch, T time, S source time, N positions of all rows, V vocabulary, D
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -33,6 +32,10 @@ from chainrule.layers.slow_attention import Direction, Rows, Sight, SlowAttentio
 from chainrule.models.translator import Translator, TranslatorConfig
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Source, Vocabulary
+
+SIZE = 0.02
+"""The deviation of fresh embeddings, and the size of the positions beside them. Larger ones, tied to the output, would
+at first make every word likely to follow itself."""
 
 LIVE: dict[str, Any] = {"live": True}
 """Marks options that a finished run may be given other values of."""
@@ -175,8 +178,9 @@ class Fat(Translator):
         read = vocabulary.source or vocabulary
         self.source_eos = read.eos
         self.register_buffer("source_counts", torch.tensor(read.counts_V, dtype=torch.int64))
-        self.register_buffer("table_CD", sinusoidal_table(config.context, config.embedding), persistent=False)
-        self.scale = math.sqrt(config.embedding)  # brings embeddings to the size of the positions
+        self.register_buffer("table_CD", SIZE * sinusoidal_table(config.context, config.embedding), persistent=False)
+        for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in this order: same seed, same model
+            nn.init.normal_(table.weight, std=SIZE)
         self.encoder = nn.ModuleList(EncoderBlock(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.decoder_layers))
         self.norms = nn.ModuleList(nn.LayerNorm(config.embedding, bias=False) for _ in range(2))  # of either side
@@ -216,10 +220,10 @@ class Fat(Translator):
         self._check_room(S)
         if kept.index_N is None:
             embedded_BSD = F.embedding(source.tokens_BS, self.source_embedding.weight)
-            stream_ND = torch.add(self.table_CD[:S], embedded_BSD, alpha=self.scale).flatten(0, 1)
+            stream_ND = (embedded_BSD + self.table_CD[:S]).flatten(0, 1)
         else:
             embedded_ND = F.embedding(source.tokens_BS.flatten()[kept.index_N], self.source_embedding.weight)
-            stream_ND = torch.add(self.table_CD[kept.index_N % S], embedded_ND, alpha=self.scale)
+            stream_ND = embedded_ND + self.table_CD[kept.index_N % S]
         stream_ND = drop(stream_ND, self.config.dropout, training=self.training)
         sight = Sight(kept.rows, self.config.direction, stream_ND)
         for block in self.encoder:
@@ -259,7 +263,7 @@ class Fat(Translator):
         end = before + tokens_BT.shape[1]
         self._check_room(end)
         embedded_BTD = F.embedding(tokens_BT, self.embedding.weight)
-        stream_BTD = torch.add(self.table_CD[before:end], embedded_BTD, alpha=self.scale)
+        stream_BTD = embedded_BTD + self.table_CD[before:end]
         return drop(stream_BTD, self.config.dropout, training=self.training).flatten(0, 1)
 
     def read(self, state: Written, tokens_BT: Tensor) -> tuple[Tensor, Written]:

@@ -18,8 +18,7 @@ of an embedding, H hidden width, V vocabulary, K lengths tried.
 
 from __future__ import annotations
 
-import contextlib
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -63,6 +62,7 @@ class Hybrid(Translator):
     Config = HybridConfig
     config: HybridConfig
     output: MixedOutput
+    modes: ClassVar[tuple[str, ...]] = ("ar", "nar", "draft")
 
     def __init__(self, config: HybridConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output, config.embedding)
@@ -75,7 +75,7 @@ class Hybrid(Translator):
     @property
     def mixes(self) -> bool:
         """Whether both branches make the distribution."""
-        both = self.config.mixing != "fixed" or self.config.gamma > 0
+        both = self.core.mixes(self.config.gamma)
         if both and self.config.nar == "ctc":
             raise ConfigError(
                 f"model.nar is ctc with {self.config.mixing} mixing and gamma {self.config.gamma}, but slots give no "
@@ -91,9 +91,7 @@ class Hybrid(Translator):
 
     def encode(self, source: Source) -> Encoded:
         """Read a source: all that both branches need of it."""
-        features_BSD = self._drop(self.embed_source(source))
-        with torch.autocast(features_BSD.device.type, enabled=False):
-            return self.core.encode(features_BSD, source.mask_BS)
+        return self.core.encode(self._drop(self.embed_source(source)), source.mask_BS)
 
     def begin(self, source: Source, *, stepping: bool) -> Writing:
         return self.opened(self.encode(source), stepping=stepping)
@@ -149,18 +147,16 @@ class Hybrid(Translator):
             memory = self._ready(memory, end if not place else 2 * end)
         joined_RTD = at_places(memory.joined_APD, memory.rows, place, end - place)
         embedded_BTD = self._drop(self.embedding(tokens_BT))
-        with torch.autocast(embedded_BTD.device.type, enabled=False):
-            features_RTD, weights_RTS, path_RTH = self.core.write(memory, hidden_RH, embedded_BTD, joined_RTD)
+        features_RTD, weights_RTS, path_RTH = self.core.write(memory, hidden_RH, embedded_BTD, joined_RTD)
         return features_RTD, weights_RTS, Writing(memory, path_RTH[:, -1], end)
 
     # Writing all at once
 
     def _second(self, encoded: Encoded, aligned: Aligned) -> Second:
-        """The parallel branch at the length foretold; what trains it is its own loss, so here it only answers."""
-        with torch.no_grad() if self.training else contextlib.nullcontext():
+        """What the parallel branch says at the length foretold."""
+        with torch.no_grad():
             places_B = self.foretold(encoded)[:, 0] + 1
-            features_BPD = self.core.features_at_once(encoded, aligned, places_B, self.config.allocation_threshold)
-        return self.core.second(features_BPD, places_B, self.config.gamma)
+        return self.core.answered(encoded, aligned, places_B, self.config)
 
     def foretold(self, encoded: Encoded, count: int = 1) -> Tensor:
         """The most probable lengths of the target, `eos` not counted, the best first -> BK."""
@@ -196,6 +192,17 @@ class Hybrid(Translator):
             return None
         return self.slots.best(*self._slot_features(encoded), self.output.base)
 
+    def drafted(self, encoded: Encoded, memory: Plan) -> list[list[int]]:
+        """What one pass says for each source, looked up where the plan has it."""
+        if (rows := self.by_slots(encoded)) is not None:
+            return rows
+        if memory.second is not None and memory.second.table_APV is not None:
+            lengths_B, tokens_BT = memory.second.places_A - 1, memory.second.table_APV.argmax(2)
+        else:
+            lengths_B = self.foretold(encoded)[:, 0]
+            tokens_BT, _ = self.at_once(encoded, lengths_B)
+        return [row[:length] for row, length in zip(tokens_BT.tolist(), lengths_B.tolist(), strict=True)]
+
     def _slot_features(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
         """Features of all slots BUD, and how many each source has B."""
         assert self.slots is not None
@@ -212,14 +219,10 @@ class Hybrid(Translator):
         aligned = self.core.align(encoded)
         # Each branch learns from a loss of its own: a γ that is given needs no mixture to be trained.
         second = self._second(encoded, aligned) if self.mixes and not self._trains_apart else None
-        T = batch.inputs_BT.shape[1]
-        aligned_BTD = self.core.allocation(aligned, 0, T, self.config.allocation_threshold)
-        plan = self.core.plan(encoded, aligned, second)
         embedded_BTD = self._drop(self.embedding(batch.inputs_BT))
-        with torch.autocast(embedded_BTD.device.type, enabled=False):
-            features_BTD, _, _ = self.core.write(
-                plan, self.core.first(encoded), embedded_BTD, self.core.join_aligned(aligned_BTD)
-            )
+        features_BTD, aligned_BTD, plan = self.core.read(
+            encoded, aligned, second, embedded_BTD, self.config.allocation_threshold
+        )
         extra = self._extra(batch, encoded, aligned_BTD, features_BTD, plan) if self.training else None
         return Outputs(self.core.packed(features_BTD, plan, 0), None, extra)
 
@@ -244,7 +247,9 @@ class Hybrid(Translator):
         """The loss of the other branch: of its slots, or of its places at the true length."""
         if self.slots is None:
             revealed = Revealed(self.embedding, self.config.glancing)
-            return self.core.parallel_loss(self.output, encoded, aligned_BTD, targets_BT, held_BT, revealed)
+            return self.core.parallel_loss(
+                self.output, encoded, aligned_BTD, held_BT.sum(1), targets_BT, held_BT, revealed
+            )
         return self.slots.loss(*self._slot_features(encoded), self.output.base, targets_BT, held_BT.sum(1) - 1)
 
     def _drop(self, inputs: Tensor) -> Tensor:

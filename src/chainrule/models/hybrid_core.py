@@ -11,11 +11,12 @@ time, D width of an embedding, H hidden width, E width of the encoder's states, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,7 +28,7 @@ from chainrule.layers.parallel_branch import Known, ParallelBranch, glanced
 from chainrule.layers.recurrence import Bidirectional, Recurrence
 from chainrule.layers.source_attention import SourceAttention, SourceStates
 
-LIVE = {"live": True}  # may be set anew for a trained model
+LIVE: dict[str, JsonValue] = {"live": True}  # may be set anew for a trained model
 
 TABLE_ENTRIES = 2**24
 """Up to so many entries, log p of the parallel branch is kept for all places and tokens: a step only looks it up."""
@@ -71,6 +72,7 @@ class Second(NamedTuple):
 
     features_APD: Tensor
     odds_AP: Tensor  # log γ/(1-γ), but for what a gate adds by step; NEVER beyond a row's places
+    places_A: Tensor  # how many each source has
     table_APV: Tensor | None  # log p of all tokens, where that is no large table
 
 
@@ -143,10 +145,18 @@ class HybridCore(nn.Module):
             self.gate_first = nn.Linear(width, 1, bias=False)
             self.gate_second = nn.Linear(width, 1, bias=False)
 
+    def mixes(self, gamma: float) -> bool:
+        """Whether both branches make the distribution, for a γ that is given."""
+        return self.mixing != "fixed" or gamma > 0
+
     # The source
 
     def encode(self, features_BSD: Tensor, mask_BS: Tensor) -> Encoded:
         """Features of sources and what of them is no padding -> what both branches begin with."""
+        with torch.autocast(features_BSD.device.type, enabled=False):
+            return self._encode(features_BSD.float() if features_BSD.dtype.itemsize < 4 else features_BSD, mask_BS)
+
+    def _encode(self, features_BSD: Tensor, mask_BS: Tensor) -> Encoded:
         tokens_B = mask_BS.sum(1)
         if bool(mask_BS.all()):
             states_BSE, layers = self.encoder(features_BSD)
@@ -168,7 +178,8 @@ class HybridCore(nn.Module):
 
     def first(self, encoded: Encoded) -> Tensor:
         """The decoder's state before the first token -> BH."""
-        return self.first_state(encoded.last_BE).tanh()
+        first_BH: Tensor = self.first_state(encoded.last_BE).tanh()
+        return first_BH
 
     def ready(self, plan: Plan, places: int, threshold: float) -> Plan:
         """The plan with at least so many places made ready."""
@@ -183,9 +194,20 @@ class HybridCore(nn.Module):
         self, plan: Plan, hidden_RH: Tensor, embedded_RTD: Tensor, joined_RTD: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Read T tokens after each state -> features RTD, where each step looked RTS, the states after each RTH."""
-        path_RTH, _ = self.decoder(embedded_RTD, [(hidden_RH,)])
-        vector_RTH, weights_RTS = self.attend(path_RTH, plan)
-        return self.join(self._drop(vector_RTH)) + joined_RTD, weights_RTS, path_RTH
+        # The recurrence needs the whole precision, and so do the states that pass between it and the attention.
+        with torch.autocast(embedded_RTD.device.type, enabled=False):
+            path_RTH, _ = self.decoder(embedded_RTD, [(hidden_RH,)])
+            vector_RTH, weights_RTS = self.attend(path_RTH, plan)
+            return self.join(self._drop(vector_RTH)) + joined_RTD, weights_RTS, path_RTH
+
+    def read(
+        self, encoded: Encoded, aligned: Aligned, second: Second | None, embedded_BTD: Tensor, threshold: float
+    ) -> tuple[Tensor, Tensor, Plan]:
+        """Read T tokens after each source -> features BTD, what is allotted to the T places BTD, and the plan."""
+        aligned_BTD = self.allocation(aligned, 0, embedded_BTD.shape[1], threshold)
+        plan = self.plan(encoded, aligned, second)
+        features_BTD, _, _ = self.write(plan, self.first(encoded), embedded_BTD, self.join_aligned(aligned_BTD))
+        return features_BTD, aligned_BTD, plan
 
     # The parallel branch
 
@@ -204,20 +226,21 @@ class HybridCore(nn.Module):
             aligned_RTD = aligned_RTD.repeat_interleave(rows, 0)
         memory = self.parallel.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
         inputs_RTD = self.parallel_inputs(aligned_RTD, places_R)
-        return self.parallel(inputs_RTD, memory, None if shortest == T else places_R, known)
+        features_RTD: Tensor = self.parallel(inputs_RTD, memory, None if shortest == T else places_R, known)
+        return features_RTD
 
     def parallel_loss(
         self,
         output: MixedOutput,
         encoded: Encoded,
         aligned_BTD: Tensor,
+        places_B: Tensor,
         targets_BT: Tensor,
         held_BT: Tensor,
         revealed: Revealed,
     ) -> Tensor:
-        """The loss of the parallel branch in rows of as many places as are held, some tokens being revealed."""
+        """The loss of the parallel branch in rows of so many places, at those that are held, some being revealed."""
         memory = self.parallel.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
-        places_B = held_BT.sum(1)
         inputs_BTD = self.parallel_inputs(aligned_BTD, places_B)
         known, asked_BT = None, held_BT
         if revealed.share:
@@ -234,8 +257,17 @@ class HybridCore(nn.Module):
 
     # The mixture
 
-    def second(self, features_BPD: Tensor, places_B: Tensor, gamma: float) -> Second:
+    def answered(self, encoded: Encoded, aligned: Aligned, places_B: Tensor, options: HybridOptions) -> Second:
         """What the parallel branch says of rows of so many places, with its share in the mixture.
+
+        In training too it only answers: what it learns from is a loss of its own.
+        """
+        with torch.no_grad() if self.training else contextlib.nullcontext():
+            features_BPD = self.features_at_once(encoded, aligned, places_B, options.allocation_threshold)
+        return self.second(features_BPD, places_B, options.gamma)
+
+    def second(self, features_BPD: Tensor, places_B: Tensor, gamma: float) -> Second:
+        """Features of rows of so many places with their share in the mixture.
 
         One place more than any row has stands for all beyond.
         """
@@ -246,7 +278,7 @@ class HybridCore(nn.Module):
             odds_BP = odds.expand(features_BPD.shape[:2])
         beyond_BP = torch.arange(features_BPD.shape[1], device=places_B.device) >= places_B[:, None]
         odds_BP = functional.pad(odds_BP.masked_fill(beyond_BP, NEVER), (0, 1), value=NEVER)
-        return Second(functional.pad(features_BPD, (0, 0, 0, 1)), odds_BP, None)
+        return Second(functional.pad(features_BPD, (0, 0, 0, 1)), odds_BP, places_B, None)
 
     def odds(self, features_RTD: Tensor, odds_RT: Tensor) -> Tensor:
         """The log-odds of the parallel branch given the features of the other -> RT."""

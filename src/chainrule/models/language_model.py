@@ -94,6 +94,12 @@ class LanguageModel(nn.Module):
         if tied:
             self.output.tie(self.embedding.weight)
 
+    @property
+    def feature_width(self) -> int:
+        """The width of the features that `read` and `predictors` give."""
+        width: int = self.output.width
+        return width
+
     # Training
 
     def forward(self, batch: Batch, state: Prefix | None = None) -> Outputs:

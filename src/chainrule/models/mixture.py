@@ -272,7 +272,7 @@ def _make_cache(config: Any, parts: Sequence[nn.Module], vocab_size: int) -> Uni
             f"a continuous cache compares the features of a network, but part {config.part} has none; "
             "give it the number of a neural model"
         )
-    return ContinuousCache(config, vocab_size, part.output.width)
+    return ContinuousCache(config, vocab_size, part.feature_width)
 
 
 # Weights

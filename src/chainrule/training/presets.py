@@ -15,6 +15,9 @@ ATTENDING = ("transformer", "conv-attention", "at")
 ATTENDING_TRANSLATORS = ("seq2seq-transformer", "seq2seq-at", "fat")
 """Models whose weight is in attention and feed-forward layers."""
 
+CARRYING = ("hybrid-lm",)
+"""Models with a context that goes along with the text, so that training carries it from one piece to the next."""
+
 RATES = {"adamw": 3e-3, "sgd": 10.0, "muon": 0.02}
 TUNING_RATES = {"adamw": 1e-4, "sgd": 0.1, "muon": 0.001}
 """Learning rates: of training, and of changing a trained model by rewards."""
@@ -96,9 +99,9 @@ def _passes(tokens: int, training: dict[str, Any]) -> float:
 
 def _training(config: RunConfig, size: Size, windowed: bool, model: dict[str, Any]) -> dict[str, Any]:
     t, tokens = config.training, size.tokens
-    batching = t.batching or ("blocks" if windowed else "stream")
-    attends = config.model.name in ATTENDING
-    at_once = batching == "blocks" or attends  # reads all positions of a row in parallel
+    attends, carries = config.model.name in ATTENDING, config.model.name in CARRYING
+    batching = t.batching or ("blocks" if windowed and not carries else "stream")
+    at_once = batching == "blocks" or attends or carries  # reads all positions of a row in parallel
     span = model.get("context", _span(size) if attends else 64)
     length = t.length or (min(span, 128) if at_once else 35 if tokens > 50_000 else 20)
     block = 1024 if tokens < 1_000_000 else 2048

@@ -1,0 +1,109 @@
+"""`generate --draft`: the same text, and how the draft fared."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chainrule as cr
+from builders import letter_pairs, pairs_text, small_options, write_pairs
+from chainrule.decoding import Drafted
+from chainrule.errors import ConfigError
+from commands import chainrule
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained network, two n-gram models and a translator; one n-gram model has other tokens."""
+    folder = tmp_path_factory.mktemp("drafts")
+    (folder / "text.txt").write_text(pairs_text(120))
+    settings: dict[str, Any] = {
+        "model": small_options("transformer", context=16),
+        "training": {"batch_size": 8, "lr": 0.02, "device": "cpu"},
+    }
+    text = folder / "text.txt"
+    cr.train(text, model="transformer", tokenizer="char", steps=60, out=folder / "network", settings=settings)
+    cr.train(text, model="ngram", tokenizer="char", order=3, out=folder / "counts")
+    cr.train(text, model="ngram", tokenizer="byte", order=3, out=folder / "bytes")
+    tiny = {"model": small_options("seq2seq-rnn"), "training": {"device": "cpu"}}
+    cr.train(
+        *write_pairs(folder, letter_pairs(40)), model="seq2seq-rnn", steps=2, out=folder / "translator", settings=tiny
+    )
+    return folder
+
+
+@pytest.mark.parametrize("draft", ["counts", "lookup", "network"])
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 3}, {"top_k": 4, "seed": 5}], ids=str)
+def test_a_drafted_text_is_the_text(place: Path, draft: str, options: dict[str, Any]) -> None:
+    run = cr.load(place / "network")
+    given = draft if draft == "lookup" else place / draft
+    for prompt in ("", "abab\ncd"):
+        (plain,) = run.generate(prompt, max_new_tokens=60, **options)
+        (found,) = run.generate(prompt, max_new_tokens=60, **options, draft=given, draft_tokens=5)
+        assert (found.text, found.tokens) == (plain.text, plain.tokens)
+        assert plain.drafted is None
+        assert found.drafted is not None
+        assert found.drafted.passes + found.drafted.accepted == 60
+        told = Drafted()
+        streamed = "".join(run.stream(prompt, max_new_tokens=60, **options, draft=given, drafted=told))
+        assert streamed.rstrip("\n") == plain.text.rstrip("\n")
+        assert told.emitted == 60
+    if draft == "network" and not options:  # it drafts for itself, and is right but for what it is unsure of
+        assert found.drafted.acceptance > 0.9
+
+
+def test_a_run_that_is_open_may_draft(place: Path) -> None:
+    run, counts = cr.load(place / "network"), cr.load(place / "counts")
+    assert run.generate("ab", max_new_tokens=20, draft=counts)[0].text == run.generate("ab", max_new_tokens=20)[0].text
+
+
+def test_the_command_tells_how_the_draft_fared(place: Path) -> None:
+    command = ["generate", place / "network", "--prompt", "ab", "--max-new-tokens", 40]
+    plain = chainrule(*command)
+    drafted = chainrule(*command, "--draft", place / "counts", "--draft-tokens", 4)
+    assert drafted.out == plain.out
+    assert plain.err == ""
+    assert re.fullmatch(
+        r"40 tokens in \d+ passes, \d+% of \d+ drafted tokens accepted, [\d,]+ tokens/s, about [\d.]+ times as fast as "
+        r"without \(a plain step takes [\d.]+ ms\)\n",
+        drafted.err,
+    )
+    told = json.loads(chainrule(*command, "--draft", "lookup", "--json").out)
+    assert set(told) == {"texts", "tokens_per_second", "draft"}
+    assert set(told["draft"]) == {"passes", "proposed", "accepted", "acceptance", "speed_up"}
+    assert told["texts"] == [plain.out.removesuffix("\n")]
+    assert told["draft"]["passes"] + told["draft"]["accepted"] == 40
+    assert told["draft"]["acceptance"] == round(told["draft"]["accepted"] / told["draft"]["proposed"], 4)
+
+
+def test_what_does_not_go_together_has_its_sentence(place: Path) -> None:
+    run = cr.load(place / "network")
+    network, other, translator = (place / name for name in ("network", "bytes", "translator"))
+    with pytest.raises(ConfigError) as caught:
+        run.generate(draft=other)
+    assert str(caught.value) == (
+        f"{other} writes other tokens than {network}, so it cannot draft for it; train it with --tokenizer {network}, "
+        "or use lookup"
+    )
+    with pytest.raises(ConfigError) as caught:
+        list(run.stream(draft=translator))
+    assert str(caught.value) == (
+        f"{translator} is a seq2seq-rnn, which translates and cannot draft for a language model; give a language model "
+        "over the same tokens, or lookup"
+    )
+    for options in ({"num_beams": 4}, {"num_return_sequences": 3, "temperature": 1.0}):
+        with pytest.raises(ConfigError) as caught:
+            run.generate(draft="lookup", **options)  # type: ignore[arg-type]
+        name, count = next(iter(options.items()))
+        assert str(caught.value) == (
+            f"a draft is for one text that is written token by token, but {name} is {count}; leave one of them out"
+        )
+    refused = chainrule("generate", network, "--draft", "lookup", "--draft-tokens", 0)
+    assert refused.code == 2
+    assert refused.err.strip().endswith(
+        "draft_tokens is 0, but at least 1 token must be drafted; leave the draft out to have none."
+    )

@@ -1,0 +1,141 @@
+"""The hybrid language model against a hybrid translator with the same weights, block by block.
+
+Legend: B batch, T time, S source time, L tokens of a block, C tokens of context, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from builders import small_model, small_translator, some_tokens
+from chainrule.models.hybrid_lm import sources
+from chainrule.types import Batch, Source, detach_state
+
+EOS = 0
+CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-4}
+SHAPES = pytest.mark.parametrize(("block", "context"), [(4, 6), (4, 3), (5, 1), (3, 40)])
+
+
+def pair_of_models(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any, Any]:
+    """A language model, and a translator of its weights that always foretells the length of a block."""
+    model = small_model("hybrid-lm", dropout=0.0, **options)
+    block = model.config.block
+    shared = {name: value for name, value in options.items() if name not in ("block", "context")}
+    translator = small_translator("hybrid", dropout=0.0, **shared)
+    translator.core.load_state_dict(model.features.state_dict())
+    translator.output.load_state_dict(model.output.state_dict())
+    translator.embedding.load_state_dict(model.embedding.state_dict())
+    # A translator's last place is that of `eos`, which a block does not have.
+    monkeypatch.setattr(
+        translator, "foretold", lambda encoded, count=1: torch.full((len(encoded.states_BSE), 1), block - 1)
+    )
+    return model, translator
+
+
+def starts(T: int, block: int) -> list[tuple[int, int]]:
+    """Where the blocks of T inputs begin, and how many inputs each has."""
+    return [(begin, min(block, T - begin)) for begin in range(0, T, block)]
+
+
+@SHAPES
+@pytest.mark.parametrize("mixing", ["fixed", "gated"])
+@torch.no_grad()
+def test_a_block_is_a_translation_of_what_came_before(
+    mixing: str, block: int, context: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, translator = pair_of_models(monkeypatch, mixing=mixing, gamma=0.4, block=block, context=context)
+    tokens_BT = some_tokens(3, 17)
+    inputs_BT = model_inputs(tokens_BT)
+    rows = []
+    for begin, count in starts(17, block):
+        source_BS = inputs_BT[:, max(0, begin + 1 - context) : begin + 1]
+        state = translator.begin(Source(source_BS, torch.ones_like(source_BS) > 0), stepping=False)
+        log_probs_BTV, _ = translator.extend(state, inputs_BT[:, begin : begin + count])
+        rows.append(log_probs_BTV.gather(2, tokens_BT[:, begin : begin + count, None])[:, :, 0])
+    torch.testing.assert_close(model.log_probs(tokens_BT), torch.cat(rows, 1), **CLOSE)
+
+
+def model_inputs(tokens_BT: Tensor) -> Tensor:
+    return torch.cat([torch.full((len(tokens_BT), 1), EOS), tokens_BT[:, :-1]], 1)
+
+
+@SHAPES
+def test_every_block_has_as_source_what_came_before_it(block: int, context: int) -> None:
+    stream_BX = some_tokens(2, 3 + 4 * block)
+    source_NS, mask_NS = sources(stream_BX, 3, 4, block, context)
+    for row in range(2):
+        for number in range(4):
+            last = 3 + number * block
+            expected = stream_BX[row, max(0, last + 1 - context) : last + 1].tolist()
+            kept_S = mask_NS[4 * row + number]
+            assert source_NS[4 * row + number][kept_S].tolist() == expected
+            assert kept_S.tolist() == sorted(kept_S.tolist(), reverse=True)  # padding is at the end
+
+
+@SHAPES
+@torch.no_grad()
+def test_pieces_of_a_text_carry_their_context(block: int, context: int) -> None:
+    model = small_model("hybrid-lm", block=block, context=context, gamma=0.4)
+    tokens_BT = some_tokens(2, 6 * block)
+    inputs_BT, state, parts = model_inputs(tokens_BT), model.start(2), []
+    for begin in range(0, 6 * block, 2 * block):
+        piece = slice(begin, begin + 2 * block)
+        outputs = model(Batch(inputs_BT[:, piece], tokens_BT[:, piece]), state)
+        state = detach_state(outputs.state)
+        log_probs_N = model.output.log_prob(outputs.hidden_BTD.flatten(0, 1), tokens_BT[:, piece].flatten())
+        parts.append(log_probs_N.view(2, -1))
+    torch.testing.assert_close(torch.cat(parts, 1), model.log_probs(tokens_BT), **CLOSE)
+
+
+@torch.no_grad()
+def test_a_piece_that_ends_within_a_block_is_read_as_far_as_it_goes() -> None:
+    model = small_model("hybrid-lm", gamma=0.4)
+    tokens_BT = some_tokens(2, 7)
+    hidden_BTD = model(Batch(model_inputs(tokens_BT), tokens_BT)).hidden_BTD
+    assert hidden_BTD.shape == (2, 7, model.feature_width)
+    log_probs_N = model.output.log_prob(hidden_BTD.flatten(0, 1), tokens_BT.flatten())
+    torch.testing.assert_close(log_probs_N.view(2, 7), model.log_probs(tokens_BT), **CLOSE)
+
+
+def test_the_parallel_branch_is_taught_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, translator = pair_of_models(monkeypatch, gamma=0.4, block=4, context=6, glancing=0.0, nar_weight=0.5)
+    tokens_BT = some_tokens(2, 10)  # two blocks and a half
+    inputs_BT = model_inputs(tokens_BT)
+    model.train()
+    outputs = model(Batch(inputs_BT, tokens_BT))
+    expected = torch.zeros(())
+    for begin, count in starts(10, 4):
+        source_BS = inputs_BT[:, max(0, begin - 5) : begin + 1]
+        encoded = translator.encode(Source(source_BS, torch.ones_like(source_BS) > 0))
+        aligned = translator.core.align(encoded)
+        features_BTD = translator.core.features_at_once(encoded, aligned, torch.tensor([4, 4]), 0.01)[:, :count]
+        log_probs_BTV = translator.output.base.log_probs(features_BTD.flatten(0, 1)).view(2, count, -1)
+        expected = expected - log_probs_BTV.gather(2, tokens_BT[:, begin : begin + count, None]).sum()
+    torch.testing.assert_close(outputs.extra, 0.5 * expected, **CLOSE)
+    assert outputs.hidden_BTD.shape == (2, 10, 8)  # a γ that is given is not needed in training
+
+
+def test_a_gate_is_taught_by_the_mixture() -> None:
+    model = small_model("hybrid-lm", mixing="gated", nar_weight=0.0, dropout=0.0)
+    tokens_BT = some_tokens(2, 10)
+    log_prob = model.log_probs(tokens_BT).sum()
+    outputs = model.train()(Batch(model_inputs(tokens_BT), tokens_BT))
+    torch.testing.assert_close(outputs.extra, -log_prob, **CLOSE)
+    outputs.extra.backward()
+    assert {name for name, weight in model.named_parameters() if weight.grad is not None} == {
+        "features.log_odds",
+        "features.gate_first.weight",
+        "features.gate_second.weight",
+    }
+
+
+def test_a_long_text_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens_BT = small_model("hybrid-lm"), some_tokens(2, 50)
+    with torch.no_grad():
+        whole_BT = model.log_probs(tokens_BT)
+        monkeypatch.setattr("chainrule.models.hybrid_lm.TOKENS_AT_ONCE", 45)  # two blocks of each row
+        torch.testing.assert_close(model.log_probs(tokens_BT), whole_BT, **CLOSE)
