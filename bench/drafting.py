@@ -3,7 +3,7 @@
     drafting.py --text SHAKESPEARE [--minutes 4]     trains a Transformer (4 layers, 128 wide) and an n-gram of order 6
     drafting.py --runs RUN DRAFT                     takes two that are there
 
-The texts must be the same, token for token. A draft run is measured as `generate --draft RUN` uses it, which looks for
+Five prompts are continued by 200 tokens each, and the texts must be the same, token for token. A draft run is measured as `generate --draft RUN` uses it, which looks for
 longer repetitions in the text first, and by itself.
 """
 
@@ -34,7 +34,7 @@ from chainrule.demo import builtin_text
 from chainrule.drafting import open_draft
 from chainrule.machine import threads
 
-PROMPT, SEED = "ROMEO:\n", 1
+PROMPTS, SEED = ("ROMEO:\n", "First Citizen:\n", "The king", "KING RICHARD III:\nNow", "What is"), 1
 SHAPE = {"embedding": 128, "layers": 4, "heads": 4, "context": 128}
 
 
@@ -52,21 +52,29 @@ def runs(text: Path | None, minutes: float, quick: bool) -> Iterator[tuple[cr.Ru
 
 
 def plain_tokens(run: cr.Run, choice: Callable[[], Chooser], length: int) -> list[int]:
-    """What the run writes without a draft."""
-    prompt_T, eos = torch.tensor(run.tokenizer.encode_block(PROMPT).tolist()), run.tokenizer.eos
-    with threads(1):
-        (written,) = generate(run.model, prompt_T, eos=None, bos=eos, max_new_tokens=length, choose=choice())
-    tokens: list[int] = written.tolist()
-    return tokens
+    """What the run writes after each prompt without a draft."""
+    written: list[int] = []
+    for prompt in PROMPTS:
+        prompt_T, eos = torch.tensor(run.tokenizer.encode_block(prompt).tolist()), run.tokenizer.eos
+        with threads(1):
+            (found,) = generate(run.model, prompt_T, eos=None, bos=eos, max_new_tokens=length, choose=choice())
+        written += found.tolist()
+    return written
 
 
 def drafted_tokens(
     run: cr.Run, choice: Callable[[], Chooser], length: int, drafter: Callable[[], Drafter]
 ) -> tuple[list[int], Drafted]:
     """What it writes with one, and how the draft fared."""
-    prompt_1T = torch.tensor([[run.tokenizer.eos, *run.tokenizer.encode_block(PROMPT).tolist()]])
-    with threads(1), torch.inference_mode():
-        return draft_one(run.model, run.model.start(1), prompt_1T, drafter(), None, length, choice())
+    written: list[int] = []
+    told = Drafted()
+    for prompt in PROMPTS:
+        prompt_1T = torch.tensor([[run.tokenizer.eos, *run.tokenizer.encode_block(prompt).tolist()]])
+        with threads(1), torch.inference_mode():
+            found, one = draft_one(run.model, run.model.start(1), prompt_1T, drafter(), None, length, choice())
+        written += found
+        told.add(one)
+    return written, told
 
 
 def choices() -> dict[str, Callable[[], Chooser]]:
@@ -102,12 +110,12 @@ def measure(run: cr.Run, draft: cr.Run, length: int, repeats: int) -> list[Figur
             figures.append(
                 Figure(
                     f"{way}, {name}",
-                    speed(times, name, length),
+                    speed(times, name, len(expected)),
                     "tokens/s",
-                    speed(times, "plain", length),
+                    speed(times, "plain", len(expected)),
                     speed_up(times, name, "plain"),
                     at_least=None if figures else 1.3,
-                    note=f"the same text, {one.tokens_per_pass:.2f} tokens a pass, {one.acceptance:.0%} accepted",
+                    note=f"the same texts, {one.tokens_per_pass:.2f} tokens a pass, {one.acceptance:.0%} accepted",
                 )
             )
     return figures
@@ -119,14 +127,21 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=4, help="of training the Transformer (default: %(default)s)")
     parser.add_argument("--runs", type=Path, nargs=2, metavar=("RUN", "DRAFT"), help="runs that are there")
     options = begin(parser)
-    length = 60 if options.quick else 500
+    length = 20 if options.quick else 200
     if options.runs:
         run, draft = (cr.load(path, device="cpu") for path in options.runs)
         figures = measure(run, draft, length, options.repeats)
     else:
         with runs(options.text, options.minutes, options.quick) as (run, draft):
             figures = measure(run, draft, length, options.repeats)
-    report(figures, options, peer="the same run without a draft", tokens=length, run=repr(run), draft=repr(draft))
+    report(
+        figures,
+        options,
+        peer="the same run without a draft",
+        tokens=length * len(PROMPTS),
+        run=repr(run),
+        draft=repr(draft),
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which draft goes with which run: a cheaper run over the same tokens, or a look into the text itself.
+"""Which draft goes with which language model: a cheaper one over the same tokens, or a look into the text itself.
 
 run.generate("ROMEO:", draft="runs/ngram")
 run.generate("ROMEO:", draft="lookup")
@@ -9,23 +9,20 @@ What a draft is, and why it changes nothing, is told in `decoding/draft.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from chainrule.decoding import Chooser, Drafted, Drafter, FirstDrafter, LookupDrafter, StepperDrafter
 from chainrule.errors import ConfigError
-from chainrule.evaluation.pairs import source_of
 from chainrule.evaluation.perplexity import evaluating
 from chainrule.registry import MODELS
 from chainrule.types import prefill
 
 if TYPE_CHECKING:
     from chainrule.run import Run
-    from chainrule.translator_run import TranslatorRun
 
 LOOKUP = "lookup"
 """The draft that needs no run."""
@@ -50,23 +47,8 @@ class Draft:
         # Where a longer run of tokens comes again, what came after it is a better guess than a cheap model's.
         return FirstDrafter(LookupDrafter(shortest=AGAIN), StepperDrafter(self.run.model, self.run.model.start(1)))
 
-    def for_line(self, line: str, source: Sequence[int]) -> Drafter:
-        """Drafts for the translation of one line, the `eos` before it included.
 
-        Another translator reads the line by itself; a language model of the target's tokens knows nothing of it; what
-        is looked up is looked for in `source` too, the line's tokens where the target has the same ones (else none).
-        """
-        if self.run is None:
-            return LookupDrafter(source)
-        if not _translates(self.run):
-            return self.for_text()
-        other: Any = self.run
-        row, eos = other.encode_source(line), other.source_tokenizer.eos
-        state = other.model.start(source_of([row], eos, other.device))
-        return StepperDrafter(other.model, state, window=other.model.window)
-
-
-def open_draft(run: Run | TranslatorRun, draft: Run | str | Path) -> Draft:
+def open_draft(run: Run, draft: Run | str | Path) -> Draft:
     """What drafts for a run: `lookup`, or a run, or its folder. What does not fit is refused."""
     if draft == LOOKUP:
         return Draft(None)
@@ -74,7 +56,7 @@ def open_draft(run: Run | TranslatorRun, draft: Run | str | Path) -> Draft:
         from chainrule.api import load
 
         draft = load(draft, device=str(run.device))
-    if _translates(draft) and not _translates(run):
+    if MODELS.get(draft.config.model.name).about["task"] == "seq2seq":
         raise ConfigError(
             f"{draft.folder.path} is a {draft.config.model.name}, which translates and cannot draft for a language "
             "model; give a language model over the same tokens, or lookup"
@@ -95,10 +77,6 @@ def check_alone(num_beams: int, num_return_sequences: int) -> None:
             raise ConfigError(
                 f"a draft is for one text that is written token by token, but {name} is {count}; leave one of them out"
             )
-
-
-def _translates(run: Run) -> bool:
-    return MODELS.get(run.config.model.name).about["task"] == "seq2seq"
 
 
 # Telling

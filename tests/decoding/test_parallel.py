@@ -62,18 +62,26 @@ def test_a_draft_leaves_greedy_search_as_it_is(
 
 
 def test_a_draft_that_is_right_takes_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, source = small_translator("hybrid").double(), some_source(LENGTHS)
-    limits = [9] * 4
-    right = greedy(model, source, limits)
-    lengths_B = torch.tensor([len(row) - (row[-1] == EOS) for row in right])
-    tokens_BT = torch.tensor([[*row, *[EOS] * (9 - len(row))] for row in right])
-    monkeypatch.setattr(model, "foretold", lambda encoded, count=1: lengths_B[:, None])
-    monkeypatch.setattr(model, "at_once", lambda encoded, lengths_R: (tokens_BT, None))
-    monkeypatch.setattr(type(model), "mixes", False)  # which would look for lengths too
-    right = greedy(model, source, limits)
-    tokens_BT[:] = torch.tensor([[*row, *[EOS] * (9 - len(row))] for row in right])
-    lengths_B[:] = torch.tensor([len(row) - (row[-1] == EOS) for row in right])
-    assert draft_in_parallel(model, source, eos=EOS, limits=limits) == (right, [1, 1, 1, 1])
+    tried = 0
+    for seed in range(12):
+        model, source = small_translator("hybrid", seed=seed, gamma=0.5 * (seed % 2)).double(), some_source(LENGTHS)
+        right = greedy(model, source, [9] * 4)
+        monkeypatch.setattr(model, "drafted", lambda encoded, memory, right=right: right)
+        rows, passes = draft_in_parallel(model, source, eos=EOS, limits=[9] * 4)
+        assert rows == right
+        plain = [taken for row, taken in zip(rows, passes, strict=True) if row in (said(row), [*said(row), EOS])]
+        assert set(plain) <= {1}  # no word twice in a row, which no draft has
+        tried += len(plain)
+    assert tried >= 5
+
+
+def test_a_draft_is_looked_up_where_the_mixture_has_it() -> None:
+    model, source = small_translator("hybrid", gamma=0.5), some_source(LENGTHS)
+    with torch.inference_mode():
+        encoded = model.encode(source)
+        known = model.drafted(encoded, model.opened(encoded, stepping=True).memory)
+        assert known == model.drafted(encoded, model.opened(encoded, stepping=False).memory)
+    assert [said(row) for row in known] == translate_in_parallel(model, source, eos=EOS)
 
 
 def test_rows_of_a_batch_do_not_touch_one_another() -> None:
@@ -89,8 +97,15 @@ def test_rows_of_a_batch_do_not_touch_one_another() -> None:
         assert alone == ([rows[number]], [passes[number]])
 
 
-def until_end(tokens: list[int]) -> list[int]:
-    return tokens[: tokens.index(EOS)] if EOS in tokens else tokens
+def said(tokens: list[int]) -> list[int]:
+    """What comes before the end, each run of equals once."""
+    kept: list[int] = []
+    for token in tokens:
+        if token == EOS:
+            break
+        if not kept or token != kept[-1]:
+            kept.append(token)
+    return kept
 
 
 @torch.inference_mode()
@@ -102,7 +117,7 @@ def test_one_pass_gives_the_most_probable_token_of_each_place() -> None:
         features_TD = model.core.features_at_once(
             encoded, model.core.align(encoded), model.foretold(encoded)[:, 0] + 1, model.config.allocation_threshold
         )[number, :length]
-        assert row == until_end(model.output.base.log_probs(features_TD).argmax(1).tolist())
+        assert row == said(model.output.base.log_probs(features_TD).argmax(1).tolist())
 
 
 @torch.inference_mode()
@@ -117,7 +132,7 @@ def test_of_several_lengths_the_one_of_the_best_log_p_a_token_is_given() -> None
             candidates, scores = [], []
             for length in lengths_BK[number].tolist():
                 some = model.encode(one_row(source, number))
-                tokens = until_end(model.at_once(some, torch.tensor([length]))[0][0].tolist()[:length])
+                tokens = said(model.at_once(some, torch.tensor([length]))[0][0].tolist()[:length])
                 log_prob_T = model.log_probs(torch.tensor([[*tokens, EOS]]), one_row(source, number))[0]
                 candidates.append(tokens)
                 scores.append(float(log_prob_T.mean()))
@@ -142,7 +157,7 @@ def test_refining_writes_the_least_sure_tokens_again_with_the_others_in_sight() 
         (new_T,), (new_log_prob_T,) = model.at_once(encoded, length_1, (tokens_T[None], shown_T[None]), sure=True)
         tokens_T = torch.where(shown_T, tokens_T, new_T)
         log_prob_T = torch.where(shown_T, log_prob_T, new_log_prob_T)
-    assert translate_in_parallel(model, source, refine=2, eos=EOS) == [until_end(tokens_T.tolist())]
+    assert translate_in_parallel(model, source, refine=2, eos=EOS) == [said(tokens_T.tolist())]
 
 
 def test_what_cannot_be_asked_for_is_told() -> None:

@@ -42,9 +42,11 @@ DRAFT_TOKENS = 8
 READ_AGAIN = 8
 """Tokens that are read again with every pass at most, by models that cannot take anything back."""
 
-WORTH, FIRST_LUCK, PAUSE = 0.4, 2.0, 3
-"""Tokens that a draft must have had accepted lately to be worth its pass, what is taken for granted at first, and how
-many passes go without one where it was not."""
+WORTH, FIRST_LUCK = 0.4, 2.0
+"""Tokens that drafts must have had accepted lately to be worth their passes, and what is taken for granted at first."""
+
+PAUSE, LONGEST_PAUSE = 3, 24
+"""Passes without a draft after one that was not worth it, twice as many each time."""
 
 
 class Drafter(Protocol):
@@ -200,13 +202,13 @@ def _chosen(log_probs_TV: Tensor, draft: list[int], choose: Chooser, eos: int | 
 class _Pace:
     """How many tokens to draft: more after a draft that was right to its end, fewer after one that was not.
 
-    A pass over a draft takes somewhat longer than a step. Where drafts have not been worth that lately, only every few
-    passes has one, to see whether they have become so.
+    A pass over a draft takes somewhat longer than a step. Where drafts have not been worth that lately, they come more
+    and more rarely, to see whether they have become so.
     """
 
     def __init__(self, most: int) -> None:
         self.most, self.length = most, most
-        self.luck, self.pause = FIRST_LUCK, 0
+        self.luck, self.pause, self.next_pause = FIRST_LUCK, 0, PAUSE
 
     def count(self) -> int:
         """How many to ask for now."""
@@ -222,7 +224,10 @@ class _Pace:
         right = accepted == proposed
         self.length = min(self.most, self.length + 2) if right else max(1, (self.length + accepted + 2) // 2)
         self.luck += (accepted - self.luck) / 8
-        self.pause = PAUSE if self.luck < WORTH else 0
+        if self.luck < WORTH:
+            self.pause, self.next_pause = self.next_pause, min(LONGEST_PAUSE, 2 * self.next_pause)
+        else:
+            self.next_pause = PAUSE
 
 
 class _Reader:

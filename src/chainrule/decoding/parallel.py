@@ -69,7 +69,7 @@ class ParallelWriter(Protocol):
 def translate_in_parallel(
     model: ParallelWriter, source: Source, *, lengths: int = 1, refine: int = 0, eos: int
 ) -> list[list[int]]:
-    """The tokens of a target for each source, without `eos`, from one pass and `refine` more.
+    """The tokens of a target for each source, without `eos` and repetitions, from one pass and `refine` more.
 
     Of the targets at the `lengths` most probable lengths the one is given whose log p a token is best.
     """
@@ -122,8 +122,16 @@ def _refined(
 
 
 def _cut(tokens_RT: Tensor, length_R: Tensor, eos: int) -> list[list[int]]:
-    """The tokens of each row up to its length or its first `eos`."""
-    return [_until(row[:length], eos) for row, length in zip(tokens_RT.tolist(), length_R.tolist(), strict=True)]
+    """The tokens of each row up to its length or its first `eos`, said once where they are said twice in a row."""
+    return [_said(row[:length], eos) for row, length in zip(tokens_RT.tolist(), length_R.tolist(), strict=True)]
+
+
+def _said(row: list[int], eos: int) -> list[int]:
+    """The tokens before the first `eos`, without repetitions.
+
+    A word said twice in a row is the commonest mistake of a pass that cannot see what else it says (Lee et al., 2018).
+    """
+    return [token for token, _ in groupby(_until(row, eos))]
 
 
 def _until(row: list[int], eos: int) -> list[int]:
@@ -185,8 +193,7 @@ class _Row:
     """A target in the making: what is sure of it, and what of a draft may come next."""
 
     def __init__(self, draft: list[int], limit: int, eos: int) -> None:
-        # A word said twice in a row is the commonest mistake of a pass that cannot see what else it says.
-        self.draft = [word for word, _ in groupby(_until(draft, eos))] + [eos]
+        self.draft = [*_said(draft, eos), eos]
         self.limit, self.eos = limit, eos
         self.tokens: list[int] = []
         self.next = 0  # where in the draft the next token is looked for
