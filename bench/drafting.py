@@ -3,8 +3,8 @@
     drafting.py --text SHAKESPEARE [--minutes 4]     trains a Transformer (4 layers, 128 wide) and an n-gram of order 6
     drafting.py --runs RUN DRAFT                     takes two that are there
 
-Five prompts are continued by 200 tokens each, and the texts must be the same, token for token. A draft run is measured as `generate --draft RUN` uses it, which looks for
-longer repetitions in the text first, and by itself.
+Five prompts are continued by 200 tokens each, and the texts must be the same, token for token. A draft run is measured
+as `generate --draft RUN` uses it, which looks for longer repetitions in the text first, and by itself.
 """
 
 from __future__ import annotations

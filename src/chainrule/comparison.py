@@ -29,6 +29,7 @@ class Contender:
     model: str
     output: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
@@ -111,7 +112,7 @@ def compare(
             model=contender.model,
             output=contender.output,
             out=folder / contender.folder,
-            settings=merge(settings or {}, {"model": contender.options}),
+            settings=merge(settings or {}, {"model": contender.options, "training": contender.training}),
             listener=listener,
             **options,
         )

@@ -41,12 +41,16 @@ def write_splits(folder: Path) -> dict[str, Path]:
 
 TRANSLATORS = (
     Contender(
-        "seq2seq-attention", "seq2seq-attention", options={"cell": "gru", "input_feeding": False, "dropout": 0.0}
+        "seq2seq-attention",
+        "seq2seq-attention",
+        options={"cell": "gru", "input_feeding": False, "dropout": 0.0},
+        training={"max_tokens": 640},
     ),
     Contender(
         "seq2seq-transformer",
         "seq2seq-transformer",
         options={"encoder_layers": 2, "decoder_layers": 2, "feedforward": 256, "dropout": 0.0},
+        training={"max_tokens": 1280},
     ),
 )
 TRIED = ("one thousand and five", "half past seven in the evening", "March 3, 1987")
@@ -63,7 +67,6 @@ def run_translation_demo(out: Path, seconds: float, listener: Listener) -> tuple
         tokenizer="bpe",
         vocab_size=350,  # few pieces, so that a number is spelled in few ways
         minutes=seconds / 60,
-        settings={"training": {"max_tokens": 720}},
         out=out / "translators",
         listener=listener,
         done=lambda row: listener.note(f"  {row.exact_match:.1%} exact match"),

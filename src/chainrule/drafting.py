@@ -66,8 +66,10 @@ def open_draft(run: Run, draft: Run | str | Path) -> Draft:
             f"{draft.folder.path} writes other tokens than {run.folder.path}, so it cannot draft for it; train it with "
             f"--tokenizer {run.folder.path}, or use lookup"
         )
-    draft.model  # noqa: B018  loaded now, and not when the first draft is waited for
-    return Draft(draft)
+    found = Draft(draft)
+    with evaluating(draft.model):  # loaded now, its compiled kernels too, and not when the first draft is waited for
+        found.for_text().propose([draft.tokenizer.eos] * 2, 2)
+    return found
 
 
 def check_alone(num_beams: int, num_return_sequences: int) -> None:

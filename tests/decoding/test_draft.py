@@ -332,7 +332,7 @@ def test_what_cannot_be_taken_back_is_read_again_but_not_for_ever() -> None:
     assert told.accepted == 0
     assert told.passes == 61
     assert max(model.passes) <= READ_AGAIN + 8
-    assert drafter.asked == 13 + 3  # 13 times in vain, then after 3, 6 and 12 passes without
+    assert drafter.asked == 25 + 3  # 25 times in vain, then after 3, 6 and 12 passes without
 
 
 def test_tokens_come_while_they_are_made_and_the_mode_is_left_alone() -> None:

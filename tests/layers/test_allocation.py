@@ -43,6 +43,7 @@ def naive_weights(layer: Allocation, encoded_SE: Tensor, length: int, place: int
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.05, 0.3, 0.99])
+@torch.no_grad()
 def test_the_matrix_is_what_a_loop_makes(threshold: float) -> None:
     layer, lengths, S = allocation(), [7, 3], 7
     encoded_BSE = torch.randn(2, S, 4).double()
@@ -57,6 +58,7 @@ def test_the_matrix_is_what_a_loop_makes(threshold: float) -> None:
     torch.testing.assert_close(features_BTD, torch.einsum("bts,bsd->btd", weights_BTS, layer.value(encoded_BSE)))
 
 
+@torch.no_grad()
 def test_places_and_distances_beyond_what_is_kept_are_made_when_needed() -> None:
     layer, encoded_BSE = allocation(), torch.randn(1, 3, 4).double()
     source = layer.of(encoded_BSE, None)

@@ -62,7 +62,7 @@ def naive(layer: SlowAttention, row: list[Tensor], place: int, direction: Direct
     heads, x_D = [], row[place]
     seen = {"both": row, "left-to-right": row[: place + 1], "right-to-left": row[place:]}[direction]
     for head in range(H):
-        exps = [(layer.log_sharpness_H[head].exp() * energy(layer, head, x_D, y_D)).exp() for y_D in seen]
+        exps = [energy(layer, head, x_D, y_D).exp() for y_D in seen]
         values = [linear(layer.project_values, slice(head * E, head * E + E), y_D) for y_D in seen]
         heads.append(sum(exp * value for exp, value in zip(exps, values, strict=True)) / sum(exps))
     return torch.cat(heads) * linear(layer.project_values, slice(D, 2 * D), x_D).sigmoid()

@@ -59,7 +59,6 @@ def block_by_hand(block: Any, stream_SD: Tensor, kept_S: Tensor, direction: str)
     S, D = inputs_SD.shape
     query_SHE, key_SHE = layer.project_pairs(inputs_SD).view(S, 2, layer.heads, -1).unbind(1)
     energies_SSH = (query_SHE[:, None] + key_SHE).relu().norm(dim=3) / query_SHE.shape[2] ** 0.5
-    energies_SSH = energies_SSH * layer.log_sharpness_H.exp()
     place_S = torch.arange(S)
     hidden_SS = ~kept_S.expand(S, S)
     if direction == "left-to-right":

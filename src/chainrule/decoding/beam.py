@@ -7,10 +7,10 @@ compare by
 
     score = log p / length ^ length_penalty        (length counts the new tokens, eos included)
 
-A start is left when K of its hypotheses have finished and the best open one, as long as it is now, scores no better than
-the worst of the best K (what transformers does by default), or earlier, when none of the open ones can reach the score
-of the n-th best finished one any more, which changes no result. At the limit on length the first K candidates of any
-kind finish. Width 1 is greedy search; a beam wide enough for every sequence is exhaustive search.
+A start is left when K of its hypotheses have finished and the best open one, as long as it is now, scores no better
+than the worst of the best K (what transformers does by default), or earlier, when none of the open ones can reach the
+score of the n-th best finished one any more, which changes no result. At the limit on length the first K candidates of
+any kind finish. Width 1 is greedy search; a beam wide enough for every sequence is exhaustive search.
 
 Legend: B starts, A starts still searched, K width, W open hypotheses of each, R = A·W rows of the model, V vocabulary,
 M candidates taken of each, J blocks of the vocabulary, S words of a block, N entries of any kind, T time.

@@ -42,8 +42,9 @@ DRAFT_TOKENS = 8
 READ_AGAIN = 8
 """Tokens that are read again with every pass at most, by models that cannot take anything back."""
 
-WORTH, FIRST_LUCK = 0.4, 2.0
-"""Tokens that drafts must have had accepted lately to be worth their passes, and what is taken for granted at first."""
+WORTH, FIRST_LUCK, LATELY = 0.4, 2.0, 16
+"""Tokens that drafts must have had accepted lately to be worth their passes, what is taken for granted at first, and
+over how many drafts about the mean is taken."""
 
 PAUSE, LONGEST_PAUSE = 3, 24
 """Passes without a draft after one that was not worth it, twice as many each time."""
@@ -223,7 +224,7 @@ class _Pace:
             return
         right = accepted == proposed
         self.length = min(self.most, self.length + 2) if right else max(1, (self.length + accepted + 2) // 2)
-        self.luck += (accepted - self.luck) / 8
+        self.luck += (accepted - self.luck) / LATELY
         if self.luck < WORTH:
             self.pause, self.next_pause = self.next_pause, min(LONGEST_PAUSE, 2 * self.next_pause)
         else:

@@ -1,7 +1,7 @@
 """Decoding of models that can write a whole target at once, beside writing it word by word.
 
-`translate_in_parallel` takes what the one pass says: for several lengths the best by the model's own log p, and refined
-by further passes if that is wanted. `draft_in_parallel` only drafts so. The stepwise model reads some tokens of the
+`translate_in_parallel` takes what the one pass says: of several lengths what the stepwise branch finds best, refined by
+further passes if that is wanted. `draft_in_parallel` only drafts so. The stepwise model reads some tokens of the
 draft in one pass, which tells after each prefix what greedy search would have written there. What agrees is kept, and
 the first word that does not is put right; where that word stands in the draft, the draft goes on after it. So each pass
 writes one word at least, and the result is that of greedy search, word for word. How much is read at a time follows
@@ -33,8 +33,8 @@ class ParallelWriter(Protocol):
         """What both ways of writing need of a source."""
         ...
 
-    def opened(self, encoded: Any, *, stepping: bool) -> State:
-        """The state before the first token, which has `memory`, `hidden_RH` and `place`."""
+    def opened(self, encoded: Any, *, stepping: bool, mixed: bool = True) -> State:
+        """The state before the first token, with `memory` and `hidden_RH`; not `mixed`: without the parallel branch."""
         ...
 
     def foretold(self, encoded: Any, count: int = 1) -> Tensor:
@@ -71,7 +71,8 @@ def translate_in_parallel(
 ) -> list[list[int]]:
     """The tokens of a target for each source, without `eos` and repetitions, from one pass and `refine` more.
 
-    Of the targets at the `lengths` most probable lengths the one is given whose log p a token is best.
+    Of the targets at the `lengths` most probable lengths the one is given whose log p a token is best, as the branch
+    that writes word by word has it.
     """
     _check(lengths, refine)
     encoded = model.encode(source)
@@ -140,8 +141,8 @@ def _until(row: list[int], eos: int) -> list[int]:
 
 
 def _score(model: ParallelWriter, encoded: Any, rows: list[list[int]], count: int, eos: int) -> Tensor:
-    """log p a token, `eos` among them, of `count` rows for each source by the whole model, in one pass -> R."""
-    state = model.opened(encoded, stepping=False)
+    """log p a token, `eos` among them, of `count` rows for each source by the stepwise branch, in one pass -> R."""
+    state = model.opened(encoded, stepping=False, mixed=False)
     R, T = len(rows), max(map(len, rows)) + 1
     device = state.hidden_RH.device
     state = model.select(state, torch.arange(R, device=device) // count)

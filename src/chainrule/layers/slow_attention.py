@@ -1,20 +1,19 @@
 """Slow multi-head attention: how much a query and a key agree is the length of what is left of their sum.
 
-    e_ij = ‖ReLU(Wq x_i + Wk x_j)‖₂ / √E      a_ij = softmax_j c e_ij      out_i = Wo ((Σ_j a_ij Wv x_j) ⊙ σ(Wg x_i))
+    e_ij = ‖ReLU(Wq x_i + Wk x_j)‖₂ / √E        a_ij = softmax_j e_ij        out_i = Wo ((Σ_j a_ij Wv x_j) ⊙ σ(Wg x_i))
 
 Each head does so by itself, and the gate makes it a gated linear unit (Dauphin et al., 2017). Every pair of positions
 needs E numbers of its own, which is what is slow. A kernel adds them up pair by pair, so that their table is never
 held; where it does not serve, some queries at a time are taken, and the gradient computes them again.
 
-c is learned for each head. Larger Wq and Wk would do the same, as the length grows in proportion with them, but lengths
-of sums differ little from pair to pair: without c all weights stay nearly equal for long.
+The length grows in proportion with Wq and Wk, so that these say how sharp the attention is. A learned factor beside
+them, 8 or 32 at first, made the attention sharper and the model slower to learn.
 Legend: B rows, S places of the longest row, N positions of all rows, M = B·S with padding, D width, H heads, E width of
 a head, Y = 2·D (query and key), C queries of a chunk.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -35,9 +34,6 @@ BEHIND: dict[Direction, bool] = {"both": True, "left-to-right": True, "right-to-
 
 CHUNK = 2**20
 """About how many numbers are held at once without the kernel: the sums of some queries with all keys."""
-
-SHARPNESS = 8.0
-"""c at first."""
 
 SHARE = 2**21
 """How many sums are worth a thread of their own."""
@@ -253,13 +249,11 @@ class SlowAttention(nn.Module):
         self.project_pairs = nn.Linear(width, 2 * width)
         self.project_values = nn.Linear(width, 2 * width)  # values, and the gate
         self.project_out = nn.Linear(width, width, bias=False)
-        self.log_sharpness_H = nn.Parameter(torch.full((heads,), math.log(SHARPNESS)))
 
     def weights(self, inputs_ND: Tensor, sight: Sight) -> Tensor:
         """The attention weights, BHSS."""
-        energies_BHSS = slow_energies(self.project_pairs(inputs_ND), sight, self.heads)
-        scores_BHSS = energies_BHSS * self.log_sharpness_H.exp()[:, None, None]
-        return (scores_BHSS if sight.added is None else scores_BHSS.add_(sight.added)).softmax(-1)
+        scores_BHSS = slow_energies(self.project_pairs(inputs_ND), sight, self.heads)
+        return (scores_BHSS if sight.added is None else scores_BHSS + sight.added).softmax(-1)
 
     def forward(self, inputs_ND: Tensor, sight: Sight) -> Tensor:
         """The positions of all rows, one row after the other -> what each finds, before the last projection, ND."""

@@ -96,10 +96,13 @@ class Hybrid(Translator):
     def begin(self, source: Source, *, stepping: bool) -> Writing:
         return self.opened(self.encode(source), stepping=stepping)
 
-    def opened(self, encoded: Encoded, *, stepping: bool) -> Writing:
-        """The state before the first token of a target; `stepping`: with all that spares work at each step."""
+    def opened(self, encoded: Encoded, *, stepping: bool, mixed: bool = True) -> Writing:
+        """The state before the first token of a target; `stepping`: with all that spares work at each step.
+
+        Unless it is `mixed`, the first branch writes alone, whatever γ is.
+        """
         aligned = self.core.align(encoded)
-        second = self._second(encoded, aligned) if self.mixes else None
+        second = self._second(encoded, aligned) if mixed and self.mixes else None
         if second is not None and stepping:
             second = tabled(second, self.output)
         plan = self.core.plan(encoded, aligned, second)

@@ -30,7 +30,11 @@ SPACE, ESCAPE = "▁", "▂"
 ESCAPES = {SPACE: ESCAPE + "1", ESCAPE: ESCAPE + "2"}
 UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()}
 
-SAMPLES = {"bpe": 50 << 20, "unigram": 10 << 20, "char": 50 << 20}  # bytes of text to train on at most: about a minute of work
+SAMPLES = {
+    "bpe": 50 << 20,
+    "unigram": 10 << 20,
+    "char": 50 << 20,
+}  # bytes of text to train on at most: about a minute of work
 LINE = 4096  # characters: longer lines are cut, for training only
 SPECIAL = 2  # <unk>, </s>
 RESERVED = 256 + SPECIAL  # of bytes
