@@ -311,3 +311,12 @@ def test_texts_of_two_languages_may_be_read_for_their_spans(tmp_path: Path) -> N
     assert RunFolder(tmp_path / "run").read_result()["steps"] == 2  # type: ignore[index]
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert run.validation().cross_entropy == pytest.approx(logged[-1]["valid_loss"], rel=1e-5)
+
+
+def test_words_of_one_vocabulary_are_counted_on_either_side(tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("aab\tcc\n" * 30, encoding="utf-8")
+    run = cr.train(pairs, model="fat", tokenizer="char", steps=1, out=tmp_path / "run", embedding=8, heads=2)
+    counts = {run.tokenizer.piece(token): int(count) for token, count in enumerate(run.model.source_counts)}
+    assert {letter: counts[letter] for letter in "abc"} == {"a": 60, "b": 30, "c": 0}
+    assert int(run.model.unigram_counts[run.tokenizer.to_id("c")]) == 60

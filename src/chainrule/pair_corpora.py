@@ -51,11 +51,11 @@ class PairCorpus:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        source = None
-        if self.source_tokenizer is not None:
-            counts_V = np.asarray(self.train.source.counts_V)
-            source = Vocabulary(self.source_tokenizer.vocab_size, self.source_tokenizer.eos, counts_V)
-        return Vocabulary(self.tokenizer.vocab_size, self.tokenizer.eos, np.asarray(self.train.target.counts_V), source)
+        target, read_V = self.tokenizer, np.asarray(self.train.source.counts_V)
+        counts_V = np.asarray(self.train.target.counts_V)
+        if (read := self.source_tokenizer) is None:
+            return Vocabulary(target.vocab_size, target.eos, counts_V, read_V=read_V)
+        return Vocabulary(target.vocab_size, target.eos, counts_V, Vocabulary(read.vocab_size, read.eos, read_V))
 
     @property
     def tokens(self) -> int:

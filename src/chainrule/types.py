@@ -96,6 +96,14 @@ class Vocabulary:
     eos: int
     counts_V: np.ndarray[Any, Any]  # occurrences in the training text, int64
     source: Vocabulary | None = None  # of a translator: that of the text it reads, None if it is this one
+    read_V: np.ndarray[Any, Any] | None = None  # of a translator with one vocabulary: occurrences in what it reads
+
+    @property
+    def source_counts_V(self) -> np.ndarray[Any, Any]:
+        """How often each token of the source's vocabulary came in the sources."""
+        if self.source is not None:
+            return self.source.counts_V
+        return self.counts_V if self.read_V is None else self.read_V
 
 
 class OutputChoice(NamedTuple):
