@@ -99,7 +99,7 @@ class Vocabulary:
     read_V: np.ndarray[Any, Any] | None = None  # of a translator with one vocabulary: occurrences in what it reads
 
     @property
-    def source_counts_V(self) -> np.ndarray[Any, Any]:
+    def read_counts(self) -> np.ndarray[Any, Any]:
         """How often each token of the source's vocabulary came in the sources."""
         if self.source is not None:
             return self.source.counts_V

@@ -177,7 +177,7 @@ class Fat(Translator):
         self.window = config.context
         read = vocabulary.source or vocabulary
         self.source_eos = read.eos
-        self.register_buffer("source_counts", torch.tensor(vocabulary.source_counts_V, dtype=torch.int64))
+        self.register_buffer("source_counts", torch.tensor(vocabulary.read_counts, dtype=torch.int64))
         self.register_buffer("table_CD", SIZE * sinusoidal_table(config.context, config.embedding), persistent=False)
         for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in this order: same seed, same model
             nn.init.normal_(table.weight, std=SIZE)
