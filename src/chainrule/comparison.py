@@ -34,7 +34,12 @@ class Contender:
     @property
     def folder(self) -> str:
         """The name as that of a folder."""
-        return re.sub(r"[^\w.+=-]+", "-", self.name).strip("-")
+        return folder_name(self.name)
+
+
+def folder_name(name: str) -> str:
+    """A contender's name with other signs as hyphens."""
+    return re.sub(r"[^\w.+=-]+", "-", name).strip("-")
 
 
 def parse_contenders(text: str) -> list[Contender]:

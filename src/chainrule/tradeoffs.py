@@ -15,7 +15,6 @@ taken in rounds over all ways, on one thread, and the medians kept: they compare
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,6 +25,7 @@ from typing import Any
 from pydantic import Field
 
 from chainrule.api import load, train
+from chainrule.comparison import folder_name
 from chainrule.config import Section, merge, parse, read_toml
 from chainrule.distilling import distill
 from chainrule.errors import ConfigError, RunError
@@ -87,7 +87,7 @@ class Entry(Section):
     @property
     def folder(self) -> str:
         """The name as that of a folder."""
-        return re.sub(r"[^\w.+=-]+", "-", self.name).strip("-")
+        return folder_name(self.name)
 
     @property
     def settings(self) -> dict[str, Any]:

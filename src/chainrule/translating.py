@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from chainrule.decoding import Drafted, Hypothesis
 from chainrule.errors import ConfigError
 from chainrule.evaluation.pairs import length_limit, source_of
 from chainrule.evaluation.perplexity import evaluating
+from chainrule.machine import threads
 from chainrule.searches import Found, Search, check_together, look_for
 from chainrule.text.tokenizers import Tokenizer
 
@@ -116,7 +118,8 @@ def _translate_batch(runs: Sequence[TranslatorRun], lines: list[_Line], search: 
     given = first.tokenizer.encode(search.prefix)
     prompt_BT = torch.tensor([[eos, *given]] * len(lines), device=device)
     limits = [_limit(runs, line, search, len(given)) for line in lines]
-    with evaluating(first.model):
+    # One line is too little work to share out: waiting for one another would take the threads longer than the work.
+    with threads(1) if len(lines) == 1 else nullcontext(), evaluating(first.model):
         texts = [line.text for line in lines]
         for line, found in zip(lines, look_for(runs, sources, texts, prompt_BT, limits, search), strict=True):
             yield [_translation(first, line, given, one, search, found) for one in found.hypotheses]
