@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
+from chainrule.layers.lstm_kernel import run_lstm
 from chainrule.layers.recurrence import KINDS, Bidirectional, Recurrence, RecurrentLayer, reverse, spectral_radius
 from chainrule.types import detach_state, select_rows
 
@@ -392,15 +393,29 @@ def test_wrong_options_are_named(arguments: tuple, options: dict, message: str) 
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("rows", [1, 3, 6])  # alone, together, together and some left
 @pytest.mark.parametrize("layers", [1, 2])
-def test_both_directions_by_one_kernel_are_those_of_the_loop(layers: int) -> None:
+@pytest.mark.parametrize("ragged", [False, True])
+def test_both_directions_by_the_kernel_are_those_of_the_loop(rows: int, layers: int, ragged: bool) -> None:
     torch.manual_seed(0)
-    both = Bidirectional("lstm", 5, 4, layers, dropout=0.5).double().eval()
-    inputs_BTD = torch.randn(3, 7, 5).double()
-    loop_BTH, loop_states = both(inputs_BTD)  # a graph is wanted
+    both = Bidirectional("lstm", 5, 9, layers, dropout=0.5).eval()
+    inputs_BTD = 3 * torch.randn(rows, 7, 5)
+    lengths_B = torch.randint(1, 8, (rows,)) if ragged else None
+    loop_BTH, loop_states = both(inputs_BTD, lengths_B)  # a graph is wanted
     with torch.no_grad():
-        kernel_BTH, kernel_states = both(inputs_BTD)
-    torch.testing.assert_close(kernel_BTH, loop_BTH.detach())
+        kernel_BTH, kernel_states = both(inputs_BTD, lengths_B)
+    for row, length in enumerate([7] * rows if lengths_B is None else lengths_B.tolist()):
+        torch.testing.assert_close(kernel_BTH[row, :length], loop_BTH[row, :length].detach(), atol=2e-6, rtol=1e-5)
+        assert not kernel_BTH[row, length:].any()
     for loop, kernel in zip(loop_states, kernel_states, strict=True):
         for one, other in zip(loop, kernel, strict=True):
-            torch.testing.assert_close(other, one.detach())
+            torch.testing.assert_close(other, one.detach(), atol=2e-6, rtol=1e-5)
+
+
+def test_the_kernel_bears_large_numbers() -> None:
+    gates_BTG = torch.tensor([1e4, -1e4, 0.0, 80.0]).repeat_interleave(2).view(1, 1, 8)  # g i f o
+    _, _, cell_BH = run_lstm(gates_BTG, torch.zeros(8, 2), torch.tensor([1]), leftward=False)
+    assert cell_BH.abs().max() < 1e-37
+    _, last_BH, cell_BH = run_lstm(-gates_BTG, torch.zeros(8, 2), torch.tensor([1]), leftward=False)
+    assert cell_BH.tolist() == [[-1.0, -1.0]]
+    assert last_BH.abs().max() < 1e-6  # σ(-80)

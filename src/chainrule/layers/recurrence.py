@@ -20,6 +20,7 @@ from chainrule.errors import ConfigError, unknown_name
 from chainrule.graphs import left_out
 from chainrule.layers.cells import Gru, Lstm, Rnn
 from chainrule.layers.dropout import drop
+from chainrule.layers.lstm_kernel import run_lstm
 from chainrule.layers.unroll import Cell, States, unroll
 
 State = list[States]
@@ -220,8 +221,8 @@ class Bidirectional(nn.Module):
 
         H is twice the width of a direction. Rows end after `lengths_B` steps, each at least 1 (None: all have T).
         """
-        if lengths_B is None and self._kernel_serves(inputs_BTD):
-            return self._by_kernel(inputs_BTD)
+        if self._kernel_serves(inputs_BTD):
+            return self._by_kernel(inputs_BTD, lengths_B)
         hidden_BTH, after = inputs_BTD, []
         for depth, (rightward, leftward) in enumerate(zip(self.rightward, self.leftward, strict=True)):
             if depth:
@@ -233,31 +234,26 @@ class Bidirectional(nn.Module):
         return hidden_BTH, after
 
     def _kernel_serves(self, inputs_BTD: Tensor) -> bool:
-        """Whether torch has all of this in one kernel, and nothing in it is to be trained or dropped."""
-        return self.kind == "lstm" and not (torch.is_grad_enabled() or self.training) and inputs_BTD.shape[1] > 1
+        """Whether a kernel has all of this, and nothing in it is to be trained or dropped."""
+        ours = inputs_BTD.device.type == "cpu" and inputs_BTD.dtype == torch.float32
+        return self.kind == "lstm" and ours and not (torch.is_grad_enabled() or self.training)
 
-    def _by_kernel(self, inputs_BTD: Tensor) -> tuple[Tensor, State]:
-        """The same by torch's LSTM, which takes half the time where rows are few: there each call counts."""
-        sides = [side for pair in zip(self.rightward, self.leftward, strict=True) for side in pair]
-        weights = [tensor for side in sides for tensor in torch_order(side)]
-        width = weights[1].shape[1]
-        zero_LBH = inputs_BTD.new_zeros(len(sides), len(inputs_BTD), width)
-        hidden_BTH, *last = torch.lstm(
-            inputs_BTD, (zero_LBH, zero_LBH), weights, True, len(self.rightward), 0.0, False, True, True
-        )
-        joined = (part_LBH.unflatten(0, (-1, 2)).transpose(1, 2).flatten(2).unbind(0) for part_LBH in last)
-        return hidden_BTH, list(zip(*joined, strict=True))
-
-
-def torch_order(stack: nn.Module) -> list[Tensor]:
-    """The weights of an LSTM of one layer as torch has them: blocks i f g o, and two biases."""
-    assert isinstance(stack, Recurrence)
-    layer = stack.layers[0]
-    assert isinstance(layer, RecurrentLayer)
-    weights = (layer.weight_input_GD, layer.weight_hidden_GH, layer.bias_G)
-    g, i, f, o = zip(*(weight.chunk(4) for weight in weights), strict=True)
-    input_GD, hidden_GH, bias_G = (torch.cat(blocks) for blocks in zip(i, f, g, o, strict=True))
-    return [input_GD, hidden_GH, bias_G, torch.zeros_like(bias_G)]
+    def _by_kernel(self, inputs_BTD: Tensor, lengths_B: Tensor | None) -> tuple[Tensor, State]:
+        """The same in a fraction of the time; beyond the end of a row there are zeros."""
+        B, T, _ = inputs_BTD.shape
+        lengths_B = torch.full((B,), T) if lengths_B is None else lengths_B
+        hidden_BTH, after = inputs_BTD, []
+        for pair in zip(self.rightward, self.leftward, strict=True):
+            found = []
+            for side, leftward in zip(pair, (False, True), strict=True):
+                assert isinstance(side, Recurrence)
+                layer = side.layers[0]
+                assert isinstance(layer, RecurrentLayer)
+                gates_BTG = functional.linear(hidden_BTH, layer.weight_input_GD, layer.bias_G)
+                found.append(run_lstm(gates_BTG, layer.weight_hidden_GH, lengths_B, leftward=leftward))
+            hidden_BTH, *last = (torch.cat(parts, -1) for parts in zip(*found, strict=True))
+            after.append(tuple(last))
+        return hidden_BTH, after
 
 
 def reverse(inputs_BT: Tensor, lengths_B: Tensor | None = None) -> Tensor:
