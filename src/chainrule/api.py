@@ -9,6 +9,7 @@ run.generate("The ")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,11 @@ from chainrule.translator_run import TranslatorRun
 
 
 def load(path: str | Path, *, device: str = "auto", settings: Mapping[str, Any] | None = None) -> Run:
-    """The run in a folder, its model on the best device there is; a translator comes as a TranslatorRun.
+    """The run in a folder, its model on the best device there is, as what its model is: a TranslatorRun, for example.
 
     `settings` are nested as in config.toml and change what needs no training, such as {"model": {"gamma": 0.2}}.
     """
-    run = Run(path, device=device)
-    if MODELS.get(run.config.model.name).about["task"] == "seq2seq":
-        run = TranslatorRun(path, device=device)
+    run = _kind_of_run(RunFolder(path).read_config().model.name)(path, device=device)
     for section, options in (settings or {}).items():
         if section != "model" or not isinstance(options, Mapping):
             raise ConfigError(
@@ -38,6 +37,23 @@ def load(path: str | Path, *, device: str = "auto", settings: Mapping[str, Any] 
             )
         run.adjust(**options)
     return run
+
+
+KINDS = {
+    "word2vec": "chainrule.vector_run.VectorRun",
+    "bert": "chainrule.masked_run.MaskedRun",
+    "classifier": "chainrule.classifier_run.ClassifierRun",
+    "tagger": "chainrule.classifier_run.TaggerRun",
+}
+"""What a run of some models can do, where that is not what a language model or a translator can do."""
+
+
+def _kind_of_run(model: str) -> type[Run]:
+    if model in KINDS:
+        module, _, name = KINDS[model].rpartition(".")
+        kind: type[Run] = getattr(import_module(module), name)
+        return kind
+    return TranslatorRun if MODELS.get(model).about["task"] == "seq2seq" else Run
 
 
 def load_translator(
@@ -69,6 +85,7 @@ def train(
     output: str | None = None,
     objective: str | None = None,
     init: str | Path | None = None,
+    init_embedding: str | Path | None = None,
     config: str | Path | None = None,
     minutes: float | None = None,
     steps: int | None = None,
@@ -90,6 +107,7 @@ def train(
     named: dict[str, Any] = {
         "seed": seed,
         "init": None if init is None else str(init),
+        "init_embedding": None if init_embedding is None else str(init_embedding),
         "data": {"train": [str(path) for path in data], "valid": path_strings(valid), "field": field},
         "tokenizer": {"kind": tokenizer, "vocab_size": vocab_size},
         "model": {"name": model, **model_options},
@@ -122,7 +140,9 @@ def make_config(file: str | Path | None, named: Mapping[str, Any], settings: Map
     if values.get("init"):
         names = (values.get(section, {}).get(key) for section, key in (("model", "name"), ("tokenizer", "kind")))
         values = merge(_start(Path(values["init"]), *names), values)
-    for section, default in (("model", "lstm"), ("output", "softmax"), ("objective", "likelihood")):
+    values["model"] = {"name": "lstm", **values.get("model", {})}
+    objective = MODELS.get(values["model"]["name"]).about.get("objective", "likelihood")
+    for section, default in (("output", "softmax"), ("objective", objective)):
         values[section] = {"name": default, **values.get(section, {})}
     return parse(RunConfig, values)
 

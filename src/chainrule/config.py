@@ -41,6 +41,8 @@ class DataConfig(Section):
     held_out: float = Field(
         0.05, gt=0, lt=0.5, description="share held out for validation when no text is given for it"
     )
+    label_field: str = Field("label", description="labelled text: the field of the label, or labels, in JSON lines")
+    pair_field: str = Field("text_pair", description="labelled text: the field of the second text of a pair")
     source_field: str = Field("source", description="pairs: the field of the source in JSON lines")
     target_field: str = Field("target", description="pairs: the field of the target in JSON lines")
     prefix: str = Field("", description="pairs: what is put before every source, such as a task's name for t5")
@@ -113,7 +115,9 @@ class TrainingConfig(Section):
     valid_tokens: int = Field(
         200_000, ge=1, description="at most this many tokens in each of those; fewer in a short budget of minutes"
     )
-    select: Literal["loss", "bleu"] = Field("loss", description="what the best weights are best in; bleu: of pairs")
+    select: Literal["loss", "bleu", "accuracy", "f1"] = Field(
+        "loss", description="what the best weights are best in; bleu: of pairs; accuracy and f1: of labelled text"
+    )
     valid_pairs: int = Field(500, ge=1, description="select = bleu: at most so many pairs are translated to measure it")
     patience: int = Field(0, ge=0, description="stop after this many validations without improvement; 0: never")
     average_from: float = Field(
@@ -150,6 +154,9 @@ class RunConfig(Section):
 
     seed: int = 1
     init: str | None = Field(None, description="a run whose tokeniser, model and weights are the start of this one")
+    init_embedding: str | None = Field(
+        None, description="vectors that words start from: a run, or a file in the format of word2vec"
+    )
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: NamedSection = NamedSection(name="lstm")

@@ -11,15 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from chainrule.config import DataConfig, RunConfig, TokenizerConfig, TrainingConfig, parse
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
+from chainrule.data.masks import MaskedBatches
 from chainrule.data.spans import SpanBatches
 from chainrule.data.store import Progress, TokenStore, open_store
 from chainrule.errors import ConfigError, DataError
+from chainrule.evaluation.masked import masked_figures, masking_of
 from chainrule.evaluation.pairs import loss_of_batches
 from chainrule.evaluation.perplexity import Likelihood, evaluate_tokens
 from chainrule.registry import MODELS, OBJECTIVES
@@ -56,7 +58,6 @@ class Corpus(Protocol):
 
     tokenizer: Tokenizer
     options: TokenizerConfig  # that the tokeniser was fitted with
-    pairs: ClassVar[bool]
 
     @property
     def vocabulary(self) -> Vocabulary: ...
@@ -78,15 +79,21 @@ class Corpus(Protocol):
     def validator(self, config: RunConfig) -> Validator: ...
 
 
+def reads(config: RunConfig) -> str:
+    """What a run is trained on: text, pairs of lines, spans or masks hidden in a text, or labels of lines."""
+    made = str(getattr(OBJECTIVES.get(config.objective.name).make, "reads", "text"))
+    translates = MODELS.get(config.model.name).about["task"] == "seq2seq"
+    return "pairs" if made == "text" and translates else made
+
+
 def reads_pairs(config: RunConfig) -> bool:
     """Whether a run is trained on pairs of lines."""
-    translates = MODELS.get(config.model.name).about["task"] == "seq2seq"
-    return translates and not reads_spans(config)
+    return reads(config) == "pairs"
 
 
 def reads_spans(config: RunConfig) -> bool:
     """Whether pairs are made of one text by hiding parts of it."""
-    return getattr(OBJECTIVES.get(config.objective.name).make, "reads", "text") == "spans"
+    return reads(config) == "spans"
 
 
 def refuse_pairs(paths: Sequence[str], model: str) -> None:
@@ -134,11 +141,12 @@ class TextCorpus:
     options: TokenizerConfig
     train: TokenStore
     valid: TokenStore
-    pairs: ClassVar[bool] = False
 
     @property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.tokenizer.vocab_size, self.tokenizer.eos, np.asarray(self.train.counts_V))
+        read = self.tokenizer
+        pieces = tuple(map(read.piece, range(read.vocab_size)))
+        return Vocabulary(read.vocab_size, read.eos, np.asarray(self.train.counts_V), pieces=pieces)
 
     @property
     def tokens(self) -> int:
@@ -161,6 +169,8 @@ class TextCorpus:
         assert t.length is not None
         if reads_spans(config):
             return self._spans(config, self.train, processes)
+        if reads(config) == "masks":
+            return self._masks(config, self.train, config.seed, processes)
         kind = StreamBatches if t.batching == "stream" else BlockBatches
         return kind(
             self.train.tokens,
@@ -193,7 +203,28 @@ class TextCorpus:
             sentinels=parse(model.Config, config.model.options, "model").sentinels,
         )
 
+    def _masks(self, config: RunConfig, store: TokenStore, seed: int, processes: Processes) -> MaskedBatches:
+        t = config.training
+        assert t.batch_size is not None
+        assert t.length is not None
+        objective, model = OBJECTIVES.get(config.objective.name).make, MODELS.get(config.model.name).make
+        shape = parse(model.Config, config.model.options, "model")
+        options = parse(objective.Config, config.objective.options, "objective").model_dump()
+        return MaskedBatches(
+            store.tokens,
+            t.batch_size,
+            t.length,
+            masking=masking_of(self.tokenizer, mask=shape.mask, first=shape.first, **options),
+            eos=self.tokenizer.eos,
+            seed=seed,
+            rank=processes.rank,
+            world=processes.world,
+            first=shape.first,
+        )
+
     def validator(self, config: RunConfig) -> Validator:
+        if reads(config) == "masks":
+            return _masks_validator(self._masks(config, self.valid, 0, Processes()), config.training)
         if reads_spans(config):
             batches = self._spans(config, self.valid, Processes())
             most = max(
@@ -243,6 +274,27 @@ def _text_validator(tokens: Any, eos: int, training: TrainingConfig) -> Validato
             affordable = _affordable(model, tokens, eos, training)
         total, count = _evaluate_quickly(model, tokens[:affordable], eos)
         return {"loss": total / count}
+
+    return validate
+
+
+def _masks_validator(batches: MaskedBatches, training: TrainingConfig) -> Validator:
+    """The same words are hidden every time; as many batches as there are, or as a budget of minutes allows."""
+    most: int | None = None
+
+    def validate(model: Any) -> dict[str, float]:
+        nonlocal most
+        if most is None:
+            tokens = batches.batch(0)[0].targets_BT.numel()
+            most = max(1, min(batches.per_epoch, training.valid_tokens // tokens))
+            if training.minutes is not None:
+                masked_figures(model, batches, 1)  # what is done for the first time takes longer
+                began = time.perf_counter()
+                masked_figures(model, batches, 1)
+                rate = seconds_to_validate(training) / (time.perf_counter() - began)
+                most = max(1, min(most, 1 << int(math.log2(max(1, rate)))))
+        found = masked_figures(model, batches, most)
+        return {"loss": found.nats / max(1, found.tokens), "accuracy": found.right / max(1, found.tokens)}
 
     return validate
 
@@ -313,4 +365,7 @@ def check_length(config: RunConfig, window: int | None) -> None:
         raise ConfigError(
             f"training.length is {length}, but {config.model.name} sees at most model.context = {window} tokens; "
             "shorten the one or lengthen the other"
+            if reads(config) != "masks"
+            else f"training.length is {length}, but with model.positions = {config.model.options['positions']} "
+            f"{config.model.name} reads at most {window} tokens; shorten the one or lengthen the other"
         )

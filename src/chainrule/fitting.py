@@ -20,7 +20,7 @@ from torch import nn
 
 from chainrule import corpora
 from chainrule.config import NamedSection, RunConfig, parse, parse_bytes
-from chainrule.corpora import Corpus, TextCorpus, check_length, open_text_corpus, reads_pairs, reads_spans
+from chainrule.corpora import Corpus, TextCorpus, check_length, open_text_corpus, reads, reads_pairs, reads_spans
 from chainrule.counting.room import SCRATCH
 from chainrule.errors import ConfigError, DataError
 from chainrule.interop.bert import find_pretrained, find_tokenizer, load_bert, read_shape
@@ -68,6 +68,10 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
         return Fitted(folder, True, done)
     _check_names(config)
     config = _with_pretrained(config, folder)
+    if is_swept(config):
+        from chainrule.vector_fitting import word2vec_tokenizer
+
+        config = config.model_copy(update={"tokenizer": word2vec_tokenizer(config)})
     asked = _budget(config)
     torch.set_num_threads(config.training.threads or physical_cores())
     with processes.one_after_another():
@@ -76,6 +80,9 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     if counted:
         assert isinstance(corpus, TextCorpus)
         return _count(config, corpus, folder, request, listener)
+    if is_swept(config):
+        assert isinstance(corpus, TextCorpus)
+        return _sweep(config, corpus, folder, request, listener)
     config = _resolve(config, corpus, folder)
     device = choose_device(config.training.device)
     torch.manual_seed(config.seed + processes.rank)
@@ -107,6 +114,8 @@ def _check_names(config: RunConfig) -> None:
     _check_task(config)
     if is_counted(config):
         _refuse_training_options(config)
+    elif is_swept(config):
+        _refuse_other_sections(config, "is trained by sweeps of its own")
     elif config.training.memory is not None:
         raise ConfigError(
             f"training.memory bounds the counting of n-grams; {config.model.name} streams its text anyway"
@@ -114,7 +123,8 @@ def _check_names(config: RunConfig) -> None:
 
 
 def _check_task(config: RunConfig) -> None:
-    """Objectives and choices that only translators know are not asked of others, nor the other way round."""
+    """Objectives and choices that only some models know are not asked of others, nor the other way round."""
+    _check_objective(config)
     translates = MODELS.get(config.model.name).about["task"] == "seq2seq"
     objective = OBJECTIVES.get(config.objective.name).make
     if getattr(objective, "needs_reward", False) and not translates:
@@ -130,6 +140,29 @@ def _check_task(config: RunConfig) -> None:
         raise ConfigError("data.valid_lines is of a validation text, but none was given; name one with --valid")
     if config.training.select == "bleu" and not reads_pairs(config):
         raise ConfigError("training.select = 'bleu' is for pairs; a model of one text is selected by its loss")
+    if config.training.select in ("accuracy", "f1") and reads(config) != "labels":
+        raise ConfigError(
+            f"training.select = '{config.training.select}' is for labelled text; {config.model.name} is selected by "
+            "its loss"
+        )
+
+
+def _check_objective(config: RunConfig) -> None:
+    """Models that are trained in one way only, and the ways that are theirs alone."""
+    asked, only = config.objective.name, MODELS.get(config.model.name).about.get("objective")
+    if only is not None and asked != only:
+        raise ConfigError(f"{config.model.name} is trained with the objective {only} alone; leave --objective out")
+    trained = [entry.name for entry in MODELS.entries() if entry.about.get("objective") == asked]
+    if only is None and trained:
+        raise ConfigError(
+            f"the objective {asked} is of {' and '.join(trained)}; {config.model.name} is not trained so, leave "
+            "--objective out"
+        )
+
+
+def is_swept(config: RunConfig) -> bool:
+    """Whether the model is trained by sweeps over its text that are its own."""
+    return MODELS.get(config.model.name).about.get("made_by") == "sweeps"
 
 
 def is_counted(config: RunConfig) -> bool:
@@ -139,12 +172,7 @@ def is_counted(config: RunConfig) -> bool:
 
 def _refuse_training_options(config: RunConfig) -> None:
     """What a counted model has no use for must not be asked of it."""
-    for section, usual in (("output", "softmax"), ("objective", "likelihood")):
-        given = getattr(config, section)
-        if given.name != usual or given.options:
-            raise ConfigError(
-                f"{config.model.name} is counted, not trained, and has no {section} to choose; leave --{section} out"
-            )
+    _refuse_other_sections(config, "is counted, not trained,")
     if config.model.options.get("smoothing") == "imported":
         raise ConfigError(
             "the smoothing 'imported' is that of a file which another program made; choose one that can be estimated, "
@@ -152,7 +180,37 @@ def _refuse_training_options(config: RunConfig) -> None:
         )
 
 
-# Counting
+def _refuse_other_sections(config: RunConfig, way: str) -> None:
+    for section, usual in (("output", "softmax"), ("objective", "likelihood")):
+        given = getattr(config, section)
+        if given.name != usual or given.options:
+            raise ConfigError(f"{config.model.name} {way} and has no {section} to choose; leave --{section} out")
+
+
+# Counting and sweeping
+
+
+def _sweep(
+    config: RunConfig, corpus: TextCorpus, folder: RunFolder, request: dict[str, Any], listener: Listener
+) -> Fitted:
+    """All of the training of a model that goes over its text by itself."""
+    from chainrule.vector_fitting import fit_vectors
+
+    make = MODELS.get(config.model.name).make
+    chosen = NamedSection(
+        name=config.model.name,
+        **parse(make.Config, config.model.options, "model").model_dump(mode="json", exclude_none=True),
+    )
+    config = config.model_copy(update={"model": chosen, "tokenizer": corpus.options})
+    _begin(folder, config, corpus, request)
+    with _stop_signals() as stopping:
+        finished, result = fit_vectors(
+            config=config, corpus=corpus, folder=folder, listener=listener, stopping=stopping
+        )
+    result |= {"budget": _budget(config)}
+    if finished:
+        folder.write_result(result)
+    return Fitted(folder, finished, result)
 
 
 def _count(
@@ -203,6 +261,10 @@ def _count(
 
 def open_corpus(config: RunConfig, folder: RunFolder, listener: Listener) -> Corpus:
     """What the run is trained on, tokenised."""
+    if reads(config) == "labels":
+        from chainrule.label_corpora import open_label_corpus
+
+        return open_label_corpus(config, folder, listener)
     if not reads_pairs(config):
         return open_text_corpus(config, folder, listener)
     options = parse(MODELS.get(config.model.name).make.Config, config.model.options, "model")
@@ -242,7 +304,11 @@ def _resolve(config: RunConfig, corpus: Corpus, folder: RunFolder) -> RunConfig:
         if not any(_budget(config).values()):
             free |= _budget(saved)
         return saved.model_copy(update={"training": saved.training.model_copy(update=free)})
-    size = Size(corpus.tokens, corpus.tokenizer.vocab_size, pairs=corpus.pairs)
+    if told := getattr(corpus, "model_options", None):  # what only the data tells, such as the names of labels
+        config = config.model_copy(
+            update={"model": NamedSection(name=config.model.name, **{**config.model.options, **told})}
+        )
+    size = Size(corpus.tokens, corpus.tokenizer.vocab_size, reads=reads(config))
     config = resolve(config, size, set(MODELS.get(config.model.name).make.Config.model_fields))
     return config.model_copy(update={"tokenizer": corpus.options})
 
@@ -279,7 +345,7 @@ def _trainer(
     device: torch.device,
     processes: Processes,
 ) -> Trainer:
-    if not corpus.pairs:
+    if reads(config) not in ("pairs", "labels"):
         check_length(config, getattr(model, "window", None))
     hooks = Hooks(validate=corpus.validator(config), show=listener.update)
     return Trainer(
@@ -317,7 +383,8 @@ def _begin(folder: RunFolder, config: RunConfig, corpus: Corpus, request: dict[s
     corpus.save(folder.path)
     folder.write_signature({**corpus.signature, "seed": str(config.seed)})
     folder.write_request(request)
-    folder.write_config(config, without=OF_TRAINING if is_counted(config) else ())
+    useless = OF_TRAINING if is_counted(config) else ("output", "objective") if is_swept(config) else ()
+    folder.write_config(config, without=useless)
 
 
 def _request(config: RunConfig) -> dict[str, Any]:

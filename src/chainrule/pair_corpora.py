@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,6 @@ class PairCorpus:
     kept: Kept  # which of them
     valid: PairStore
     valid_P: NDArray[np.int64]
-    pairs: ClassVar[bool] = True
 
     @property
     def vocabulary(self) -> Vocabulary:

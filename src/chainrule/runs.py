@@ -39,6 +39,9 @@ from chainrule.text.tokenizers import Tokenizer, load_tokenizer
 from chainrule.types import OutputChoice, Vocabulary
 
 COUNTS = "unigram_counts"
+OF_ARRAYS = ("counting", "sweeps")
+"""Ways of making models that no gradient of torch goes through: they keep and load their own arrays."""
+
 OF_TRAINING = ("output", "objective", "training")
 """Sections of config.toml that say nothing about a model which no gradient made."""
 
@@ -200,8 +203,8 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
 def build_model(config: RunConfig, vocabulary: Vocabulary) -> nn.Module:
     """The model that a configuration names, freshly initialised."""
     entry = MODELS.get(config.model.name)
-    if entry.about.get("made_by") == "counting":
-        raise ConfigError(f"{entry.name} has no weights to start from; its `estimate` makes one from tokens")
+    if entry.about.get("made_by") in OF_ARRAYS:
+        raise ConfigError(f"{entry.name} has no weights to start from; it is made from tokens alone")
     if entry.about.get("made_by") == "mix":
         raise ConfigError(
             f"a {entry.name} is not trained but made of runs: chainrule mix RUN RUN --valid TEXT --out RUN"
@@ -217,7 +220,7 @@ def load_model(folder: RunFolder, tokenizer: Tokenizer) -> nn.Module:
     """The trained model of a run, ready to use."""
     config = folder.read_config()
     entry = MODELS.get(config.model.name)
-    if entry.about.get("made_by") == "counting":
+    if entry.about.get("made_by") in OF_ARRAYS:
         options = parse(entry.make.Config, config.model.options, "model")
         counted = entry.make.load(options, folder.path / "model.safetensors")
         _check_vocabulary(folder, tokenizer, counted.vocab_size)

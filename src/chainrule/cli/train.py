@@ -33,7 +33,7 @@ Data = Annotated[
     typer.Argument(
         metavar="DATA…",
         help="Files, folders, - or hf:NAME/CONFIG:SPLIT; a translator takes two files, source then target, or one "
-        ".tsv or .jsonl of pairs.",
+        ".tsv or .jsonl of pairs; a classifier a .tsv or .jsonl of labelled texts, a tagger columns of words and tags.",
     ),
 ]
 Valid = Annotated[
@@ -47,9 +47,14 @@ Output = Annotated[str | None, typer.Option(help="softmax, hierarchical, adaptiv
 Objective = Annotated[
     str | None,
     typer.Option(
-        help="likelihood (default), scheduled-sampling; translators: policy-gradient, minimum-risk; t5: spans."
+        help="likelihood (default), scheduled-sampling; translators: policy-gradient, minimum-risk; t5: spans; "
+        "bert: masked; classifier and tagger: labels."
     ),
 ]
+
+
+SHOWN = ("perplexity", "bits_per_byte", "bleu", "exact_match", "masked_accuracy", "loss", "accuracy", "macro_f1", "f1")
+"""What is told of a validation when a training has ended, where it was measured."""
 
 
 def train(
@@ -66,6 +71,9 @@ def train(
     quantize: Quantize = False,
     memory: Memory = None,
     init: Annotated[Path | None, typer.Option(help="Start from this run's tokeniser, model and weights.")] = None,
+    init_embedding: Annotated[
+        str | None, typer.Option(help="Start words from the vectors of a run, or of a file in word2vec's format.")
+    ] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Pairs: rows of a batch times its longest, at most.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of options, such as a recipe.")] = None,
     settings: Settings = None,
@@ -95,6 +103,7 @@ def train(
             output=output,
             objective=objective,
             init=init,
+            init_embedding=init_embedding,
             max_tokens=max_tokens,
             config=config,
             minutes=minutes,
@@ -122,7 +131,7 @@ def _report(run: Run, json: bool) -> None:
     if json:
         print_json({"run": str(run.folder.path), **result, "valid": measured.to_dict()})
         return
-    names = [name for name in ("perplexity", "bits_per_byte", "bleu", "exact_match") if hasattr(measured, name)]
+    names = [name for name in SHOWN if hasattr(measured, name)]
     shown = {f"valid {name}": getattr(measured, name) for name in names}
     print_fields({"run": str(run.folder.path), **result, **shown})
     say(measured.protocol)

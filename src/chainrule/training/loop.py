@@ -44,7 +44,7 @@ class Standing:
     tokens: int = 0
     train_seconds: float = 0.0  # in steps alone, for tokens a second
     seconds: float = 0.0  # validation and saving included
-    best: float = math.inf  # what weights are selected by: validation loss in nats a token, or BLEU below 0
+    best: float = math.inf  # what weights are selected by: validation loss in nats a token, or BLEU or the like below 0
     best_step: int = 0
     plateaus: int = 0
     validated: int = 0  # how many validations are done
@@ -238,10 +238,10 @@ class Trainer:
 
     def _measure(self) -> dict[str, float]:
         self.model.eval()
-        names = ["loss", "bleu"] if self.config.select == "bleu" else ["loss"]
+        names = ["loss"] if self.config.select == "loss" else ["loss", self.config.select]
         figures = self.hooks.validate(self.model) if self.processes.leads else {}
         agreed = self.processes.agree([figures.get(name, 0.0) for name in names])
-        return dict(zip(names, agreed, strict=True))
+        return {**figures, **dict(zip(names, agreed, strict=True))}
 
     def _finish(self) -> None:
         """The last weights and their average have a say too; the folder and the model end with the best of all."""

@@ -11,7 +11,7 @@ import torch
 
 from chainrule.config import RunConfig, TokenizerConfig, TrainingConfig, merge, parse
 
-ATTENDING = ("transformer", "conv-attention", "at")
+ATTENDING = ("transformer", "conv-attention", "at", "bert")
 ATTENDING_TRANSLATORS = ("seq2seq-transformer", "seq2seq-at", "fat")
 """Models whose weight is in attention and feed-forward layers."""
 
@@ -20,7 +20,7 @@ CARRYING = ("hybrid-lm",)
 
 RATES = {"adamw": 3e-3, "sgd": 10.0, "muon": 0.02}
 TUNING_RATES = {"adamw": 1e-4, "sgd": 0.1, "muon": 0.001}
-"""Learning rates: of training, and of changing a trained model by rewards."""
+"""Learning rates: of training, and of changing a trained model by rewards or by more text with words hidden."""
 
 REWARDED = ("policy-gradient", "minimum-risk")
 """Objectives that change a trained model, and read several translations of each source."""
@@ -52,23 +52,29 @@ class Size(NamedTuple):
 
     tokens: int  # to be predicted in an epoch
     vocabulary: int
-    pairs: bool = False
+    reads: str = "text"  # see corpora.reads
 
 
 def resolve(config: RunConfig, size: Size, options: set[str]) -> RunConfig:
     """The configuration with every open choice made. `options` are the names of the model's options."""
     given = config.model_dump(exclude_none=True)
-    budget = _budget(config.training)
+    given["training"] = config.training.model_dump(exclude_none=True, exclude_unset=True)
+    budget = _budget(config.training, epochs=20.0 if size.reads == "labels" else 60.0)
     shape = _shape(config, size, {**given["training"], **budget})
     model = {name: value for name, value in shape.items() if name in options} | config.model.options
-    chosen = _pair_training(config, size) if size.pairs else _training(config, size, "context" in options, model)
+    if size.reads == "pairs":
+        chosen = _pair_training(config, size)
+    elif size.reads == "labels":
+        chosen = _label_training(config)
+    else:
+        chosen = _training(config, size, "context" in options, model)
     return parse(RunConfig, merge({"model": model, "training": {**chosen, **budget}}, given))
 
 
-def _budget(training: TrainingConfig) -> dict[str, Any]:
+def _budget(training: TrainingConfig, epochs: float) -> dict[str, Any]:
     """No budget given: some minutes, but not so many passes over a small text that it is learned by heart."""
     given = training.minutes or training.steps or training.epochs
-    return {} if given else {"minutes": MINUTES, "epochs": 60.0}
+    return {} if given else {"minutes": MINUTES, "epochs": epochs}
 
 
 def _shape(config: RunConfig, size: Size, training: dict[str, Any]) -> dict[str, Any]:
@@ -83,12 +89,20 @@ def _shape(config: RunConfig, size: Size, training: dict[str, Any]) -> dict[str,
     shape = {"embedding": min(by_text, by_time), "hidden": min(by_text, by_time), "dropout": dropout}
     if config.model.name in ATTENDING:
         shape |= {"dropout": min(dropout, 0.1), "context": _span(size)}
+    if size.reads == "masks":
+        shape |= {"width": min(by_text, by_time), "positions": _span(size)}
     return shape
 
 
 def _span(size: Size) -> int:
     """How many tokens a model that reads them in parallel is given at once: letters say less than words."""
     return 128 if size.vocabulary < 512 else 64
+
+
+def _places(model: dict[str, Any]) -> int:
+    """Of the positions of a bert, those that a text can take."""
+    behind_padding = model.get("pad", 0) + 1 if model.get("kind") == "roberta" else 0
+    return max(1, int(model["positions"]) - behind_padding - (model.get("first") is not None))
 
 
 def _passes(tokens: int, training: dict[str, Any]) -> float:
@@ -100,14 +114,17 @@ def _passes(tokens: int, training: dict[str, Any]) -> float:
 def _training(config: RunConfig, size: Size, windowed: bool, model: dict[str, Any]) -> dict[str, Any]:
     t, tokens = config.training, size.tokens
     attends, carries = config.model.name in ATTENDING, config.model.name in CARRYING
-    batching = t.batching or ("blocks" if windowed and not carries else "stream")
+    masks = size.reads == "masks"
+    batching = t.batching or ("blocks" if masks or (windowed and not carries) else "stream")
     at_once = batching == "blocks" or attends or carries  # reads all positions of a row in parallel
-    span = model.get("context", _span(size) if attends else 64)
+    span = _places(model) if "positions" in model and masks else model.get("context", _span(size) if attends else 64)
     length = t.length or (min(span, 128) if at_once else 35 if tokens > 50_000 else 20)
     block = 1024 if tokens < 1_000_000 else 2048
     rows = t.batch_size or max(1, min(block // length if at_once else 32, tokens // (8 * length)))
-    optimizer = t.optimizer or _optimizer(config.model.name)
-    return {"batching": batching, "length": length, "batch_size": rows, "optimizer": optimizer, "lr": RATES[optimizer]}
+    tuned = masks and config.init is not None
+    optimizer = t.optimizer or ("adamw" if tuned else _optimizer(config.model.name))
+    lr = (TUNING_RATES if tuned else RATES)[optimizer]
+    return {"batching": batching, "length": length, "batch_size": rows, "optimizer": optimizer, "lr": lr}
 
 
 def _pair_training(config: RunConfig, size: Size) -> dict[str, Any]:
@@ -116,6 +133,11 @@ def _pair_training(config: RunConfig, size: Size) -> dict[str, Any]:
     # Some hundred batches an epoch, so that short trainings take enough steps.
     most = 1024 if rewarded or size.tokens < 300_000 else 2048
     return {"max_tokens": most, "optimizer": optimizer, "lr": (TUNING_RATES if rewarded else RATES)[optimizer]}
+
+
+def _label_training(config: RunConfig) -> dict[str, Any]:
+    """Some passes over the examples, a validation after each, until three have brought nothing."""
+    return {"batch_size": 32, "optimizer": "adamw", "lr": 1e-3, "validations": 20, "patience": 3}
 
 
 def _optimizer(model: str) -> str:
