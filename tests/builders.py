@@ -54,6 +54,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("lstm", {"tied": False, "layers": 2}),
     ("lstm", {"hidden": 12}),  # tied, with a bridge between the widths
     ("gru", {"layers": 2}),
+    ("elmo", {"layers": 2, "hidden": 12, "variational": True}),
+    ("elmo", {"characters": True, "kernels": [1, 3], "filters": 4, "spelling": 6}),
     ("transformer", {"tied": False, "bias": True, "layers": 2}),
     ("hybrid-lm", {"mixing": "gated", "cell": "lstm", "nar_layers": 2}),
     ("hybrid-lm", {"mixing": "learned", "gamma": 0.5, "context": 3, "block": 5}),
@@ -149,8 +151,9 @@ def small_config(model: str, output: str = "softmax", **options: Any) -> RunConf
 
 
 def some_vocabulary(size: int = 13, eos: int = 0) -> Vocabulary:
-    """A vocabulary whose words are of very unequal frequency."""
-    return Vocabulary(size, eos, (1000 / np.arange(1, size + 1) ** 2).astype(np.int64))
+    """A vocabulary whose words are of very unequal frequency, and spelled a, b, c and so on."""
+    pieces = tuple(chr(ord("a") + token) for token in range(size))
+    return Vocabulary(size, eos, (1000 / np.arange(1, size + 1) ** 2).astype(np.int64), pieces=pieces)
 
 
 def small_model(

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.api import load, text_name, train
+from chainrule.checks import is_counted
 from chainrule.config import merge, parse_settings
 from chainrule.errors import ConfigError, RunError
-from chainrule.fitting import Listener, is_counted
+from chainrule.fitting import Listener
 from chainrule.mixing import mix as mix_runs
 from chainrule.run import Paths, Run
 

@@ -21,7 +21,7 @@ from chainrule.data.masks import MaskedBatches
 from chainrule.data.spans import SpanBatches
 from chainrule.data.store import Progress, TokenStore, open_store
 from chainrule.errors import ConfigError, DataError
-from chainrule.evaluation.masked import masked_figures, masking_of
+from chainrule.evaluation.masked import masked_validator, masking_of
 from chainrule.evaluation.pairs import loss_of_batches
 from chainrule.evaluation.perplexity import Likelihood, evaluate_tokens
 from chainrule.registry import MODELS, OBJECTIVES
@@ -224,7 +224,9 @@ class TextCorpus:
 
     def validator(self, config: RunConfig) -> Validator:
         if reads(config) == "masks":
-            return _masks_validator(self._masks(config, self.valid, 0, Processes()), config.training)
+            t = config.training
+            seconds = None if t.minutes is None else seconds_to_validate(t)
+            return masked_validator(self._masks(config, self.valid, 0, Processes()), t.valid_tokens, seconds)
         if reads_spans(config):
             batches = self._spans(config, self.valid, Processes())
             most = max(
@@ -274,27 +276,6 @@ def _text_validator(tokens: Any, eos: int, training: TrainingConfig) -> Validato
             affordable = _affordable(model, tokens, eos, training)
         total, count = _evaluate_quickly(model, tokens[:affordable], eos)
         return {"loss": total / count}
-
-    return validate
-
-
-def _masks_validator(batches: MaskedBatches, training: TrainingConfig) -> Validator:
-    """The same words are hidden every time; as many batches as there are, or as a budget of minutes allows."""
-    most: int | None = None
-
-    def validate(model: Any) -> dict[str, float]:
-        nonlocal most
-        if most is None:
-            tokens = batches.batch(0)[0].targets_BT.numel()
-            most = max(1, min(batches.per_epoch, training.valid_tokens // tokens))
-            if training.minutes is not None:
-                masked_figures(model, batches, 1)  # what is done for the first time takes longer
-                began = time.perf_counter()
-                masked_figures(model, batches, 1)
-                rate = seconds_to_validate(training) / (time.perf_counter() - began)
-                most = max(1, min(most, 1 << int(math.log2(max(1, rate)))))
-        found = masked_figures(model, batches, most)
-        return {"loss": found.nats / max(1, found.tokens), "accuracy": found.right / max(1, found.tokens)}
 
     return validate
 
@@ -362,10 +343,10 @@ def check_length(config: RunConfig, window: int | None) -> None:
     """Rows of a text must fit the window of the model."""
     length = config.training.length
     if window is not None and length is not None and length > window:
-        raise ConfigError(
-            f"training.length is {length}, but {config.model.name} sees at most model.context = {window} tokens; "
-            "shorten the one or lengthen the other"
-            if reads(config) != "masks"
-            else f"training.length is {length}, but with model.positions = {config.model.options['positions']} "
-            f"{config.model.name} reads at most {window} tokens; shorten the one or lengthen the other"
+        name, places = config.model.name, config.model.options.get("positions")
+        sees = (
+            f"with model.positions = {places} {name} reads at most {window}"
+            if reads(config) == "masks"
+            else f"{name} sees at most model.context = {window}"
         )
+        raise ConfigError(f"training.length is {length}, but {sees} tokens; shorten the one or lengthen the other")

@@ -19,14 +19,16 @@ import torch
 from torch import nn
 
 from chainrule import corpora
+from chainrule.checks import check_names, is_counted, is_swept
 from chainrule.config import NamedSection, RunConfig, parse, parse_bytes
-from chainrule.corpora import Corpus, TextCorpus, check_length, open_text_corpus, reads, reads_pairs, reads_spans
+from chainrule.corpora import Corpus, TextCorpus, check_length, open_text_corpus, reads, reads_pairs
 from chainrule.counting.room import SCRATCH
 from chainrule.errors import ConfigError, DataError
-from chainrule.interop.bert import find_pretrained, find_tokenizer, load_bert, read_shape
+from chainrule.init_embedding import start_from, with_width
 from chainrule.machine import PeakMemory, choose_device, physical_cores
 from chainrule.pair_corpora import PairCorpus, open_pair_corpus
-from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS
+from chainrule.pretrained import open_pretrained
+from chainrule.registry import MODELS, OBJECTIVES
 from chainrule.runs import COUNTS, OF_TRAINING, RunFolder, WeightsError, build_model, count_parameters, load_weights
 from chainrule.training.loop import Hooks, Trainer, Update
 from chainrule.training.presets import Size, resolve
@@ -66,8 +68,10 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
         more = "" if counted else ", or a larger budget to train on"
         listener.note(f"{out} is finished already; choose another --out{more}")
         return Fitted(folder, True, done)
-    _check_names(config)
+    check_names(config)
     config = _with_pretrained(config, folder)
+    if config.init_embedding and not folder.exists():
+        config = with_width(config, listener.note)
     if is_swept(config):
         from chainrule.vector_fitting import word2vec_tokenizer
 
@@ -86,7 +90,12 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     config = _resolve(config, corpus, folder)
     device = choose_device(config.training.device)
     torch.manual_seed(config.seed + processes.rank)
-    model = _model(config, corpus.vocabulary, folder).to(device)
+    model = _model(config, corpus.vocabulary, folder)
+    if config.init_embedding and folder.read_checkpoint() is None:
+        start_from(
+            model, config.init_embedding, corpus.tokenizer, getattr(corpus, "source_tokenizer", None), listener.note
+        )
+    model = model.to(device)
     memory = PeakMemory()
     trainer = _trainer(config, corpus, model, folder, listener, device, processes)
     if processes.leads:  # not before everything is known to fit: a mistake leaves no folder that stands in the way
@@ -98,93 +107,6 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     if finished and processes.leads:
         folder.write_result(result)
     return Fitted(folder, finished, result)
-
-
-def _check_names(config: RunConfig) -> None:
-    """A misspelt name or option is told before any text is read."""
-    for where, registry in (("model", MODELS), ("output", OUTPUTS), ("objective", OBJECTIVES)):
-        section = getattr(config, where)
-        entry = registry.get(section.name)
-        if entry.about.get("made_by") == "mix":
-            raise ConfigError(
-                f"a {entry.name} is not trained but made of runs: chainrule mix RUN RUN --valid TEXT --out RUN"
-            )
-        parse(entry.make.Config, section.options, where)
-    choose_device(config.training.device)
-    _check_task(config)
-    if is_counted(config):
-        _refuse_training_options(config)
-    elif is_swept(config):
-        _refuse_other_sections(config, "is trained by sweeps of its own")
-    elif config.training.memory is not None:
-        raise ConfigError(
-            f"training.memory bounds the counting of n-grams; {config.model.name} streams its text anyway"
-        )
-
-
-def _check_task(config: RunConfig) -> None:
-    """Objectives and choices that only some models know are not asked of others, nor the other way round."""
-    _check_objective(config)
-    translates = MODELS.get(config.model.name).about["task"] == "seq2seq"
-    objective = OBJECTIVES.get(config.objective.name).make
-    if getattr(objective, "needs_reward", False) and not translates:
-        raise ConfigError(
-            f"{config.objective.name} rewards translations, and {config.model.name} is a language model; choose "
-            "likelihood or scheduled-sampling, or a translator"
-        )
-    if reads_spans(config) and config.model.name != "t5":
-        raise ConfigError(
-            f"the objective spans needs the sentinels of t5; {config.model.name} has none, use --model t5"
-        )
-    if config.data.valid_lines and not config.data.valid:
-        raise ConfigError("data.valid_lines is of a validation text, but none was given; name one with --valid")
-    if config.training.select == "bleu" and not reads_pairs(config):
-        raise ConfigError("training.select = 'bleu' is for pairs; a model of one text is selected by its loss")
-    if config.training.select in ("accuracy", "f1") and reads(config) != "labels":
-        raise ConfigError(
-            f"training.select = '{config.training.select}' is for labelled text; {config.model.name} is selected by "
-            "its loss"
-        )
-
-
-def _check_objective(config: RunConfig) -> None:
-    """Models that are trained in one way only, and the ways that are theirs alone."""
-    asked, only = config.objective.name, MODELS.get(config.model.name).about.get("objective")
-    if only is not None and asked != only:
-        raise ConfigError(f"{config.model.name} is trained with the objective {only} alone; leave --objective out")
-    trained = [entry.name for entry in MODELS.entries() if entry.about.get("objective") == asked]
-    if only is None and trained:
-        raise ConfigError(
-            f"the objective {asked} is of {' and '.join(trained)}; {config.model.name} is not trained so, leave "
-            "--objective out"
-        )
-
-
-def is_swept(config: RunConfig) -> bool:
-    """Whether the model is trained by sweeps over its text that are its own."""
-    return MODELS.get(config.model.name).about.get("made_by") == "sweeps"
-
-
-def is_counted(config: RunConfig) -> bool:
-    """Whether the model is counted rather than trained by gradients."""
-    return MODELS.get(config.model.name).about.get("made_by") == "counting"
-
-
-def _refuse_training_options(config: RunConfig) -> None:
-    """What a counted model has no use for must not be asked of it."""
-    _refuse_other_sections(config, "is counted, not trained,")
-    if config.model.options.get("smoothing") == "imported":
-        raise ConfigError(
-            "the smoothing 'imported' is that of a file which another program made; choose one that can be estimated, "
-            "such as modified-kneser-ney"
-        )
-
-
-def _refuse_other_sections(config: RunConfig, way: str) -> None:
-    for section, usual in (("output", "softmax"), ("objective", "likelihood")):
-        given = getattr(config, section)
-        if given.name != usual or given.options:
-            raise ConfigError(f"{config.model.name} {way} and has no {section} to choose; leave --{section} out")
 
 
 # Counting and sweeping
@@ -272,7 +194,7 @@ def open_corpus(config: RunConfig, folder: RunFolder, listener: Listener) -> Cor
 
 
 def _with_pretrained(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """A pretrained encoder told whole: its shape among the model's options, its tokeniser as that of the source.
+    """A pretrained encoder told whole: its shape among the model's options, its tokeniser as that of what is read.
 
     The folder of the encoder is asked when a run is begun; later the run's own says all.
     """
@@ -283,13 +205,16 @@ def _with_pretrained(config: RunConfig, folder: RunFolder) -> RunConfig:
         return config.model_copy(update={"model": folder.read_config().model})
     if config.init and "pretrained_shape" in options:
         return config
-    place = find_pretrained(options["pretrained"])
-    options["pretrained_shape"] = read_shape(place).model_dump(mode="json", exclude_none=True)
-    read_by = tokenizer.source or str(find_tokenizer(place))
+    pretrained = open_pretrained(options["pretrained"])
+    options["pretrained_shape"] = pretrained.shape.model_dump(mode="json", exclude_none=True)
+    if MODELS.get(config.model.name).about["task"] == "seq2seq":
+        read_by = {"source": tokenizer.source or pretrained.tokenizer, "joint": False}
+    else:
+        read_by = {"kind": tokenizer.kind or pretrained.tokenizer}
     return config.model_copy(
         update={
             "model": NamedSection(name=config.model.name, **options),
-            "tokenizer": tokenizer.model_copy(update={"source": read_by, "joint": False}),
+            "tokenizer": tokenizer.model_copy(update=read_by),
         }
     )
 
@@ -319,7 +244,7 @@ def _model(config: RunConfig, vocabulary: Vocabulary, folder: RunFolder) -> nn.M
         model = build_model(config, vocabulary)
         # A checkpoint has all weights; without one, a run that was stopped early begins like a new one.
         if (name := config.model.options.get("pretrained")) and folder.read_checkpoint() is None:
-            load_bert(model.pretrained.encoder, find_pretrained(name))  # type: ignore[arg-type, union-attr]
+            open_pretrained(name).fill(model.pretrained.encoder)  # type: ignore[union-attr, arg-type]
         return model
     weights = RunFolder(config.init).read_weights()
     # Output layers are shaped by how often words come, so those of the first training are kept with its weights.

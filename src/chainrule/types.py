@@ -55,6 +55,15 @@ class Trainable(Protocol):
     def forward(self, batch: Batch, state: State = None) -> Outputs: ...
 
 
+@runtime_checkable
+class Encoder(Protocol):
+    """Makes vectors of a text's tokens."""
+
+    def encode(self, source: Source) -> Tensor:
+        """The vector of each token, which may know those around it, BSD; those of padding mean nothing."""
+        ...
+
+
 class Source(NamedTuple):
     """The text that a translator reads: tokens, each row ended by `eos`, and which of them are no padding."""
 
@@ -69,6 +78,9 @@ class Batch(NamedTuple):
     targets_BT: Tensor
     weights_BT: Tensor | None = None  # 0 where a target is padding; None: every target counts
     source: Source | None = None  # what a translator reads beside
+    parts_BS: Tensor | None = (
+        None  # of labelled text, for each source token: the text of a pair, or the word, by number
+    )
 
 
 class Outputs(NamedTuple):
@@ -97,6 +109,7 @@ class Vocabulary:
     counts_V: np.ndarray[Any, Any]  # occurrences in the training text, int64
     source: Vocabulary | None = None  # of a translator: that of the text it reads, None if it is this one
     read_V: np.ndarray[Any, Any] | None = None  # of a translator with one vocabulary: occurrences in what it reads
+    pieces: tuple[str, ...] | None = None  # the tokens as they are shown to people; None: nobody knows
 
     @property
     def read_counts(self) -> np.ndarray[Any, Any]:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from chainrule.errors import ConfigError
 from chainrule.layers.bert import BertEncoder as BertEncoder  # offered to what fills it with weights
 from chainrule.layers.bert import BertShape as BertShape
+from chainrule.layers.encoders import EncoderShape
 from chainrule.layers.features import PretrainedFeatures
 from chainrule.types import Batch, OutputChoice, Outputs, Source, State, Vocabulary, select_rows
 
@@ -39,10 +40,10 @@ class PretrainedConfig(TranslatorConfig):
     """What translators share that can read their source by an encoder which was trained before."""
 
     pretrained: str | None = Field(
-        None, description="an encoder that makes the source's features: a folder, or a package that holds one"
+        None, description="an encoder that makes the source's features: a folder, a run, or a package that holds one"
     )
     tuned: bool = Field(False, description="train that encoder with the rest; false: it stays as it is")
-    pretrained_shape: BertShape | None = Field(None, description="what that encoder is like, as its folder tells")
+    pretrained_shape: EncoderShape | None = Field(None, description="what that encoder is like, as its folder tells")
 
     @property
     def context(self) -> int | None:
@@ -173,8 +174,8 @@ def _pretrained(config: TranslatorConfig, tokens: int) -> PretrainedFeatures | N
         return None
     if (shape := config.pretrained_shape) is None:
         raise ConfigError(
-            f"model.pretrained is {config.pretrained}, but model.pretrained_shape is missing; give what `read_shape` "
-            "of interop/bert.py tells of its folder, as `train` does"
+            f"model.pretrained is {config.pretrained}, but model.pretrained_shape is missing; give the shape that "
+            "`open_pretrained` of pretrained.py tells, as `train` does"
         )
     if tokens > shape.vocab_size:
         raise ConfigError(
