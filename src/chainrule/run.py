@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,10 +28,15 @@ from chainrule.evaluation.speed import generation_speed
 from chainrule.machine import choose_device, physical_cores, threads
 from chainrule.registry import MODELS
 from chainrule.runs import RunFolder, adjust, count_parameters, load_model
+from chainrule.stopping import Stops
 from chainrule.text.parallel import ordered_map
 from chainrule.text.readers import open_texts
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.text.tokenizers.base import Ids
+
+if TYPE_CHECKING:
+    from chainrule.choices import Choice
+    from chainrule.embedding import Neighbour, Pooling, WordTable
 
 Paths = str | Path | Sequence[str | Path]
 BATCH_TOKENS = 8192
@@ -192,12 +198,14 @@ class Run:
         num_return_sequences: int = 1,
         seed: int | None = None,
         stop_at_eos: bool | None = None,
+        stop: str | Sequence[str] = (),
         draft: Run | str | Path | None = None,
         draft_tokens: int = DRAFT_TOKENS,
     ) -> list[Generated]:
         """Continue a prompt: greedily, by beam if `num_beams` > 1, or by sampling if anything about it is set.
 
-        A `draft`, another run over the same tokens or "lookup", makes one text quicker and leaves it as it is.
+        A text ends before the first `stop` in what is new. A `draft`, another run over the same tokens or "lookup",
+        makes one text quicker and leaves it as it is.
         """
         choose = chooser(temperature, top_k, top_p, seed)
         if num_beams > 1 and not isinstance(choose, Greedy):
@@ -207,7 +215,7 @@ class Run:
                 f"num_return_sequences is {num_return_sequences}, but greedy search finds one text and a beam of "
                 f"{num_beams} at most {num_beams}; sample (temperature=1) or widen the beam"
             )
-        start, eos = self._prompt(prompt), self._stop(stop_at_eos)
+        start, eos, stops = self._prompt(prompt), self._stop(stop_at_eos), Stops(stop)
         drafted, drafts = None, None
         if draft is not None:
             check_alone(num_beams, num_return_sequences)
@@ -217,22 +225,34 @@ class Run:
                 found = self._beam(start, eos, max_new_tokens, num_beams, length_penalty, num_return_sequences)
             elif drafts is not None:
                 new = self._drafted(start, eos, max_new_tokens, choose, drafts, draft_tokens, drafted)
-                found = [(list(new), None)]
+                found = [(row, None) for row in self._until(stops, start, ([token] for token in new))]
             else:
-                rows = generate(
-                    self.model,
-                    start,
-                    eos=eos,
-                    bos=self.tokenizer.eos,
-                    max_new_tokens=max_new_tokens,
-                    choose=choose,
-                    num_return_sequences=num_return_sequences,
-                )
-                found = [(row.tolist(), None) for row in rows]
+                rows = self._rows(start, eos, max_new_tokens, choose, num_return_sequences, stops)
+                found = [(row, None) for row in rows]
         before = start.tolist()
+        written = len(self.tokenizer.decode(before))
         return [
-            Generated(self.tokenizer.decode([*before, *new]), len(new), log_prob, drafted) for new, log_prob in found
+            Generated(stops.cut(self.tokenizer.decode([*before, *new]), written), len(new), log_prob, drafted)
+            for new, log_prob in found
         ]
+
+    def _rows(
+        self, start_T: Tensor, eos: int | None, limit: int, choose: Chooser, count: int, stops: Stops
+    ) -> list[list[int]]:
+        """The new tokens of `count` texts that are walked step by step."""
+        named: dict[str, Any] = {"eos": eos, "bos": self.tokenizer.eos, "max_new_tokens": limit, "choose": choose}
+        if not stops:
+            return [row.tolist() for row in generate(self.model, start_T, num_return_sequences=count, **named)]
+        walk = stream(self.model, start_T, num_return_sequences=count, **named)
+        rows = self._until(stops, start_T, (token_B.tolist() for token_B in walk))
+        return [row if eos not in row else row[: row.index(eos) + 1] for row in rows]
+
+    def _until(self, stops: Stops, start_T: Tensor, steps: Iterator[list[int]]) -> list[list[int]]:
+        """Rows that grow by a token each a step, until every one has a text in it that it is to stop before."""
+        if not stops:
+            return [list(row) for row in zip(*steps, strict=True)]
+        line = _last_line(start_T.tolist(), self.tokenizer.eos)
+        return stops.until(steps, lambda row: self.tokenizer.decode([*line, *row]), len(self.tokenizer.decode(line)))
 
     def stream(
         self,
@@ -244,6 +264,7 @@ class Run:
         top_p: float | None = None,
         seed: int | None = None,
         stop_at_eos: bool | None = None,
+        stop: str | Sequence[str] = (),
         draft: Run | str | Path | None = None,
         draft_tokens: int = DRAFT_TOKENS,
         drafted: Drafted | None = None,
@@ -252,19 +273,24 @@ class Run:
 
         `drafted` is kept up to date with how the draft fares.
         """
-        start, eos = self._prompt(prompt), self._stop(stop_at_eos)
+        start, eos, stops = self._prompt(prompt), self._stop(stop_at_eos), Stops(stop)
         drafts = None if draft is None else open_draft(self, draft)
         whole = self.tokenizer.decode(start.tolist())
         if whole:
             yield whole
-        line = _last_line(start.tolist(), self.tokenizer.eos)
-        shown = self.tokenizer.decode(line)
         choose, bos = chooser(temperature, top_k, top_p, seed), self.tokenizer.eos
         if drafts is None:
             walk = stream(self.model, start, eos=eos, bos=bos, max_new_tokens=max_new_tokens, choose=choose)
             steps: Iterator[int] = (int(token_B[0]) for token_B in walk)
         else:
             steps = self._drafted(start, eos, max_new_tokens, choose, drafts, draft_tokens, drafted)
+        pieces = self._pieces(start, steps)
+        yield from stops.pieces(pieces) if stops else pieces
+
+    def _pieces(self, start_T: Tensor, steps: Iterator[int]) -> Iterator[str]:
+        """The text of tokens that come one by one after a prompt, in pieces of whole characters."""
+        line = _last_line(start_T.tolist(), self.tokenizer.eos)
+        shown = self.tokenizer.decode(line)
         for token in steps:
             line.append(token)
             text = self.tokenizer.decode(line)
@@ -347,6 +373,38 @@ class Run:
         return decompress(
             self.model, self.tokenizer, Path(file), Path(out), fingerprint=self.fingerprint, progress=progress
         )
+
+    # Vectors and alternatives
+
+    def embed(
+        self, lines: Iterable[str], *, pooling: Pooling = "mean", normalise: bool = False, layer: int | None = None
+    ) -> np.ndarray[Any, Any]:
+        """One vector a line, ND in float32: those of its tokens pooled by mean, max, first or last."""
+        from chainrule.embedding import embed_lines
+
+        found = list(embed_lines(self, lines, pooling=pooling, normalise=normalise, layer=layer))
+        return np.stack(found) if found else np.zeros((0, 0), np.float32)
+
+    @cached_property
+    def word_table(self) -> WordTable:
+        """The words of the run's embedding and their vectors."""
+        from chainrule.embedding import table_of
+
+        return table_of(self)
+
+    def neighbours(self, word: str, top: int = 10) -> list[Neighbour]:
+        """The words whose vectors have the largest cosine with that of a word."""
+        return self.word_table.neighbours(word, top)
+
+    def analogy(self, a: str, b: str, c: str, top: int = 10) -> list[Neighbour]:
+        """The words nearest to a - b + c: king - man + woman."""
+        return self.word_table.analogy(a, b, c, top)
+
+    def choose(self, prompt: str, choices: Sequence[str]) -> list[Choice]:
+        """Each alternative with its log p after a prompt, as they were given; `choices.best_of` takes the best."""
+        from chainrule.choices import Question, choose
+
+        return next(choose(self, [Question(prompt, tuple(choices))]))
 
     # Telling
 

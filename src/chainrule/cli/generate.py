@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chainrule.cli.common import Json, RunPath, Seed, print_json, say
+from chainrule.cli.score import read_prompt
 
 if TYPE_CHECKING:
     from chainrule.run import Generated, Run
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 def generate(
     run: RunPath,
     prompt: Annotated[str, typer.Option(help="What to continue; - reads it from standard input.")] = "",
+    prompt_file: Annotated[
+        Path | None, typer.Option(help="A file to continue, such as one of examples; --prompt comes after it.")
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Stop after so many tokens.")] = 200,
     num_beams: Annotated[int, typer.Option(help="Beam search with so many hypotheses.")] = 1,
     length_penalty: Annotated[float, typer.Option(help="Beam search divides log p by length to this power.")] = 1.0,
@@ -31,6 +36,9 @@ def generate(
         bool | None,
         typer.Option("--stop-at-eos/--no-stop-at-eos", help="End with the line (default: for words yes, else no)."),
     ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text, in which \\n is a newline; may be repeated.")
+    ] = None,
     draft: Annotated[
         str | None, typer.Option(metavar="RUN|lookup", help="A cheaper run that drafts; the text stays the same.")
     ] = None,
@@ -42,6 +50,8 @@ def generate(
 
     loaded = api.load(run)
     prompt = sys.stdin.read() if prompt == "-" else prompt
+    if prompt_file is not None:
+        prompt = read_prompt(prompt_file) + prompt if prompt else read_prompt(prompt_file).removesuffix("\n")
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
@@ -49,6 +59,7 @@ def generate(
         "top_p": top_p,
         "seed": seed,
         "stop_at_eos": stop_at_eos,
+        "stop": [text.replace("\\n", "\n").replace("\\t", "\t") for text in stop or []],
     }
     options |= {"draft": draft if draft in (None, "lookup") else api.load(draft), "draft_tokens": draft_tokens}
     for one in (loaded, options["draft"]):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from chainrule.layers.dropout import drop, word_mask
 from chainrule.registry import MODELS
-from chainrule.types import Batch, OutputChoice, Outputs, State, Vocabulary, select_rows
+from chainrule.types import Batch, OutputChoice, Outputs, Source, State, Vocabulary, select_rows
 
 
 class LanguageModelConfig(BaseModel):
@@ -168,6 +168,12 @@ class LanguageModel(nn.Module):
         """Row k of the result is row rows_K[k] of the state."""
         chosen: Prefix = select_rows(state, rows_K)
         return chosen
+
+    def encode(self, source: Source) -> Tensor:
+        """The features after each token of a text, given `eos` and all of it up to there, BSD; texts of any length."""
+        before_B1 = source.tokens_BS.new_full((len(source.tokens_BS), 1), self.eos)
+        hidden_BTD, _ = self._extend(self.start(len(before_B1)), torch.cat([before_B1, source.tokens_BS], 1))
+        return hidden_BTD[:, 1:]
 
     # Scoring
 

