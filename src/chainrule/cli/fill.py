@@ -1,0 +1,43 @@
+"""chainrule fill"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chainrule.cli.common import Json, RunPath, print_json, tell_warnings
+
+if TYPE_CHECKING:
+    from chainrule.masked_run import Filled
+
+
+def fill(
+    run: RunPath,
+    text: Annotated[
+        str | None, typer.Argument(help="A text with [MASK] where words are missing; nothing: lines of standard input.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many words to tell for each [MASK].")] = 5,
+    json: Json = False,
+) -> None:
+    """Print the most probable words for every [MASK] of a text; with --json one object a text."""
+    from chainrule.masked_run import load_masked
+
+    tell_warnings()
+    loaded = load_masked(run)
+    lines: Iterable[str] = (line.rstrip("\n") for line in sys.stdin) if text is None else [text]
+    for line in lines:
+        filled = loaded.fill(line, top)
+        if json:
+            print_json({"text": line, "filled": [asdict(one)["guesses"] for one in filled]})
+        else:
+            _print(filled)
+
+
+def _print(filled: list[Filled]) -> None:
+    """A line for each hidden word: its guesses, the best first, with their probabilities."""
+    for one in filled:
+        print("\t".join(f"{guess.word} {guess.probability:.4f}" for guess in one.guesses), flush=True)
