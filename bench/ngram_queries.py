@@ -21,7 +21,7 @@ import numpy as np
 from harness import Figure, alternate, arguments, begin, report, speed, speed_up
 from ngram_size import estimated
 
-from chainrule.interop.arpa import export
+from chainrule.interop.exporting import export
 from chainrule.run import Run
 
 MOST_DIFFERENCE = 1e-4

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from chainrule.comparison import compare
     from chainrule.errors import ChainruleError
     from chainrule.evaluation.report import Evaluation
-    from chainrule.interop.arpa import export
+    from chainrule.interop.exporting import export
     from chainrule.mixing import mix
     from chainrule.run import Generated, LineScore, Run
 
@@ -42,7 +42,7 @@ _HOMES = {
     "LineScore": "chainrule.run",
     "Run": "chainrule.run",
     "compare": "chainrule.comparison",
-    "export": "chainrule.interop.arpa",
+    "export": "chainrule.interop.exporting",
     "import_model": "chainrule.api",
     "load": "chainrule.api",
     "mix": "chainrule.mixing",

@@ -70,10 +70,10 @@ def load_translator(
 
 
 def import_model(path: str | Path, out: str | Path, *, note: Callable[[str], None] = lambda text: None) -> Run:
-    """A model that another program made, as a run: an ARPA file of n-grams."""
-    from chainrule.interop.arpa import import_arpa
+    """A model that another program made, as a run: an ARPA file, word vectors, or a Hugging Face folder or package."""
+    from chainrule.interop.exporting import import_run
 
-    return Run(import_arpa(Path(path), Path(out), note=note).path)
+    return load(import_run(path, out, note=note).path)
 
 
 def train(

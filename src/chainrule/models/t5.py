@@ -48,6 +48,7 @@ class T5Config(TranslatorConfig):
     distance: int = Field(128, ge=3, description="all distances from this on are in the last group")
     context: int = Field(1024, ge=2, description="most tokens of a source or a target")
     sentinels: int = Field(100, ge=0, description="tokens that stand for gaps, beyond those of the vocabulary")
+    eps: float = Field(1e-6, gt=0, description="what the norms add to the mean square")
 
 
 class RelativeStack(Stack):
@@ -63,7 +64,7 @@ class RelativeStack(Stack):
             head_width=config.head_width or check_heads(config.embedding, config.heads, "relative"),
             scale=1.0,
             norm="rms",
-            eps=1e-6,
+            eps=config.eps,
             gated=config.gated,
         )
         super().__init__(shape, layers, config.context, reads_source=reads_source, scale=math.sqrt(config.embedding))

@@ -31,6 +31,7 @@ class TransformerConfig(LanguageModelConfig):
     norm: Literal["pre", "post"] = "pre"
     activation: Literal["relu2", "gelu", "gelu-tanh", "relu"] = "relu2"
     bias: bool = Field(False, description="biases in the linear layers and norms")
+    eps: float = Field(1e-5, gt=0, description="what the norms add to the variance")
 
 
 @language_model("transformer", family="transformer")
@@ -59,6 +60,7 @@ class Transformer(FeatureLayer):
             bias=config.bias,
             dropout=config.dropout,
             attention_dropout=config.dropout,
+            eps=config.eps,
         )
         self.chain = [Block(shape, rotary) for _ in range(config.layers)]
         self.blocks = nn.ModuleList(self.chain)

@@ -17,9 +17,10 @@ __all__ = ["Tokenizer", "load_tokenizer", "train_tokenizer"]
 def train_tokenizer(
     kind_or_file: str | Path, texts: Texts, *, vocab_size: int | None = None, min_count: int = 1, **options: Any
 ) -> Tokenizer:
-    """A tokeniser of a registered kind, fitted to a text; or the one that a file or a run folder holds.
+    """A tokeniser of a registered kind, fitted to a text; or the one that a file or a folder holds.
 
-    A file is a Hugging Face `tokenizer.json`, a sentencepiece `.model`, or a `tokenizer.json` of this package.
+    A file is a Hugging Face `tokenizer.json`, a sentencepiece `.model`, or a `tokenizer.json` of this package; of a
+    folder its `tokenizer.json` is meant, whoever made it.
     """
     path, kind = Path(kind_or_file), str(kind_or_file)
     if kind not in TOKENIZERS.names() and path.exists():
@@ -48,7 +49,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 def _read(path: Path) -> Tokenizer:
     if path.is_dir():
-        return load_tokenizer(path)
+        return _read(path / FILE)
     if path.suffix == ".model":
         from chainrule.text.tokenizers.subword import SentencePieceTokenizer
 
