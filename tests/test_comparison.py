@@ -170,3 +170,11 @@ def test_who_cannot_take_part_has_a_sentence(place: Path, tmp_path: Path, models
     with pytest.raises(ConfigError) as caught:
         run(place, models, tmp_path)
     assert str(caught.value) == sentence
+
+
+def test_only_what_has_bits_per_byte_is_compared() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compare("text.txt", models="lstm,bert")
+    assert str(caught.value) == (
+        "bert gives a text no probability, so it has no bits per byte to compare; leave it out"
+    )

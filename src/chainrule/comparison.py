@@ -19,6 +19,7 @@ from chainrule.config import merge, parse_settings
 from chainrule.errors import ConfigError, RunError
 from chainrule.fitting import Listener
 from chainrule.mixing import mix as mix_runs
+from chainrule.registry import MODELS
 from chainrule.run import Paths, Run
 
 
@@ -132,8 +133,18 @@ def compare(
 
 def _contenders(models: str | Sequence[str | Contender]) -> list[Contender]:
     if isinstance(models, str):
-        return parse_contenders(models)
-    return [parse_contender(model) if isinstance(model, str) else model for model in models]
+        contenders = parse_contenders(models)
+    else:
+        contenders = [parse_contender(model) if isinstance(model, str) else model for model in models]
+    for contender in contenders:
+        check_comparable(contender.model)
+    return contenders
+
+
+def check_comparable(model: str) -> None:
+    """Only what gives a text a probability has bits per byte."""
+    if MODELS.get(model).about["task"] not in ("lm", "seq2seq"):
+        raise ConfigError(f"{model} gives a text no probability, so it has no bits per byte to compare; leave it out")
 
 
 def _best_pair(runs: Sequence[Run]) -> list[Run] | None:

@@ -56,10 +56,10 @@ def open_draft(run: Run, draft: Run | str | Path) -> Draft:
         from chainrule.api import load
 
         draft = load(draft, device=str(run.device))
-    if MODELS.get(draft.config.model.name).about["task"] == "seq2seq":
+    if MODELS.get(draft.config.model.name).about["task"] != "lm":
         raise ConfigError(
-            f"{draft.folder.path} is a {draft.config.model.name}, which translates and cannot draft for a language "
-            "model; give a language model over the same tokens, or lookup"
+            f"{draft.folder.path} is a {draft.config.model.name}, no language model, and cannot draft for one; give one "
+            "over the same tokens, or lookup"
         )
     if draft.tokenizer.fingerprint != run.tokenizer.fingerprint:
         raise ConfigError(

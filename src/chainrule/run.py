@@ -345,9 +345,12 @@ class Run:
         return torch.cat([torch.tensor([self.tokenizer.eos]), start_T])[None].to(self.device)
 
     def _stop(self, stop_at_eos: bool | None) -> int | None:
-        """Lines of words are sentences, so generation ends with one; elsewhere a newline is a character like others."""
+        """Lines of words are sentences, so generation ends with one; elsewhere a newline is a character like others.
+
+        An end that is no newline is that of the whole text.
+        """
         if stop_at_eos is None:
-            stop_at_eos = self.tokenizer.kind in ("word", "jieba")
+            stop_at_eos = self.tokenizer.kind in ("word", "jieba") or not self.tokenizer.ends_lines
         return self.tokenizer.eos if stop_at_eos else None
 
     # Compressing

@@ -25,7 +25,7 @@ from typing import Any
 from pydantic import Field
 
 from chainrule.api import load, train
-from chainrule.comparison import folder_name
+from chainrule.comparison import check_comparable, folder_name
 from chainrule.config import Section, merge, parse, read_toml
 from chainrule.distilling import distill
 from chainrule.errors import ConfigError, RunError
@@ -128,6 +128,7 @@ def read_entries(recipe: str | Path) -> tuple[dict[str, Any], list[Entry]]:
     entries = [parse(Entry, entry, f"contenders.{number}") for number, entry in enumerate(values.pop("contenders", []))]
     names = [entry.name for entry in entries]
     for entry in entries:
+        check_comparable(str(entry.model.get("name")))
         wanted = [entry.teacher, *(way.draft for way in entry.ways if way.draft != "lookup")]
         if missing := [name for name in wanted if name is not None and name not in names]:
             raise ConfigError(f"{recipe}: '{entry.name}' needs '{missing[0]}', which is no contender; add it")

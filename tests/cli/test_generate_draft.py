@@ -92,7 +92,7 @@ def test_what_does_not_go_together_has_its_sentence(place: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         list(run.stream(draft=translator))
     assert str(caught.value) == (
-        f"{translator} is a seq2seq-rnn, which translates and cannot draft for a language model; give a language model "
+        f"{translator} is a seq2seq-rnn, no language model, and cannot draft for one; give one "
         "over the same tokens, or lookup"
     )
     for options in ({"num_beams": 4}, {"num_return_sequences": 3, "temperature": 1.0}):

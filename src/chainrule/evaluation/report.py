@@ -126,8 +126,9 @@ def protocol(store: TokenStore, tokenizer: Tokenizer, model: object = None) -> s
     tracks = tracks_of(model, len(store))
     carried = "from the first token to the last" if tracks == 1 else f"through each of {tracks} contiguous tracks"
     context = f"state is carried {carried}" if getattr(model, "across_lines", True) else "every line is by itself"
+    ends = ", the <eos> that ends each line among them" if tokenizer.ends_lines else ""
     return (
-        f"{len(store)} tokens are predicted one by one, the <eos> that ends each line among them; "
+        f"{len(store)} tokens are predicted one by one{ends}; "
         f"{_about_unk(store, tokenizer)}; {context}; "
         f"bits per byte is the length of a code for the {store.bytes} bytes of the text."
     )

@@ -36,6 +36,7 @@ class Tokenizer(ABC):
     """Lines of text to ids and back."""
 
     kind: ClassVar[str]
+    ends_lines: ClassVar[bool] = True  # whether eos is the newline; otherwise it stands before whole texts alone
     remainder: ClassVar[Remainder] = "nothing"
     any_bytes: ClassVar[bool] = False  # takes what is not UTF-8
     whole_words: ClassVar[bool] = False  # cannot take a word in two pieces

@@ -128,6 +128,7 @@ class TextTokenizer(HuggingFaceTokenizer):
     remainder: ClassVar[Remainder] = "nothing"
     exact = True
     form: ClassVar[str] = "text"
+    ends_lines = False
 
     def encode(self, line: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(line, add_special_tokens=False).ids
