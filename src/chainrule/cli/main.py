@@ -10,16 +10,21 @@ import sys
 import typer
 
 from chainrule.cli import (
+    classify,
     compare,
     compress,
     demo,
     distill,
+    embed,
     evaluate,
     exporting,
+    fill,
     generate,
     info,
     mix,
+    neighbours,
     score,
+    tag,
     tokenize,
     train,
     translate,
@@ -39,8 +44,13 @@ app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("generate")(generate.generate)
+app.command("fill")(fill.fill)
 app.command("translate")(translate.translate)
 app.command("distill")(distill.distill)
+app.command("embed")(embed.embed)
+app.command("neighbours")(neighbours.neighbours)
+app.command("classify")(classify.classify)
+app.command("tag")(tag.tag)
 app.command("compare")(compare.compare)
 app.command("mix")(mix.mix)
 app.command("compress")(compress.compress)

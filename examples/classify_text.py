@@ -1,0 +1,31 @@
+"""Labelled text without any data at hand: docstrings of the standard library, by what their module is about.
+
+The same from the command line: `chainrule train topics/train.tsv --valid topics/valid.tsv --model classifier --out
+runs/topics`, `chainrule classify runs/topics` and `chainrule eval runs/topics topics/test.tsv`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import chainrule as cr
+from chainrule.text.labelled_demo import write_topics
+
+files = write_topics(Path("topics"))
+
+# Whole modules are held out, so what is learned of one module's words must carry over to another's.
+run = cr.train(
+    files["train"],
+    valid=files["valid"],
+    model="classifier",
+    epochs=6,
+    out="runs/topics",
+    settings={"training": {"lr": 0.003}, "model": {"embedding": 64}},
+)
+measured = run.evaluate(files["test"])
+print(measured.show())
+print(f"stopped at step {run.result['steps']}, best at step {run.result['best_step']}")
+
+for text in ("Return the square root of x.", "Wait until the thread has released its lock."):
+    (best,) = run.classify([text], top=2)
+    print(f"{text} -> {best[0].label} {best[0].probability:.2f}, {best[1].label} {best[1].probability:.2f}")

@@ -1,0 +1,237 @@
+"""The classifier and the tagger as models: what they read, what padding does not change, and their probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from chainrule.config import parse
+from chainrule.data.labelled import LabelledTexts
+from chainrule.data.pairs import Rows
+from chainrule.data.tagged import TaggedWords
+from chainrule.errors import ConfigError
+from chainrule.layers.encoders import shape_of
+from chainrule.models.tagger import word_means
+from chainrule.objectives.labels import Labels as Objective
+from chainrule.registry import MODELS, OUTPUTS
+from chainrule.text.labelled import Labels
+from chainrule.types import Batch, OutputChoice, Vocabulary
+
+EOS, TOKENS = 1, 12
+ENCODERS = ("bag", "lstm", "conv-attention", "elmo", "bert", "transformer")
+
+
+def build(name: str, output: str = "softmax", **options: Any) -> Any:
+    make, layer = MODELS.get(name).make, OUTPUTS.get(output).make
+    torch.manual_seed(3)
+    small = {"embedding": 8, "hidden": 6, "heads": 2, "positions": 20, "dropout": 0.0, "labels": ["a", "b", "c"]}
+    config = parse(make.Config, {**small, **options}, "model")
+    return make(config, Vocabulary(TOKENS, EOS, np.arange(TOKENS)), OutputChoice(layer, layer.Config()))
+
+
+def rows(texts: list[list[int]]) -> Rows:
+    return Rows(np.asarray([token for text in texts for token in (*text, EOS)]), EOS)
+
+
+FIRST = [[2, 3, 4], [5], [6, 7, 8, 9, 10, 11], []]
+SECOND = [[3], [4, 5, 6], [2], [9]]
+
+
+def texts(paired: bool = False, multiple: bool = False) -> LabelledTexts:
+    each = [[0], [2], [1, 2], [0]] if multiple else [[0], [2], [1], [0]]
+    ids = np.asarray([number for one in each for number in one], np.int32)
+    labels = Labels(("a", "b", "c"), ids, np.cumsum([*map(len, each)]), multiple)
+    return LabelledTexts(rows(FIRST), rows(SECOND) if paired else None, labels)
+
+
+def sentences() -> TaggedWords:
+    words = [[2, 3], [4], [5, 6, 7], [8], [9], [10, 11]]
+    return TaggedWords(
+        rows(words), Labels(("a", "b", "c"), np.asarray([0, 1, 2, 1, 0, 2], np.int32), np.asarray([3, 4, 6])), 0
+    )
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("name", ["classifier", "tagger"])
+def test_padding_and_batch_mates_change_nothing(name: str, encoder: str) -> None:
+    model = build(name, encoder=encoder).eval()
+    examples: Any = texts() if name == "classifier" else sentences()
+    together = examples.batch(np.arange(len(examples)))
+    with torch.no_grad():
+        nats_B = model.nats(model(together), together)
+        for number in range(len(examples)):
+            alone = examples.batch(np.asarray([number]))
+            torch.testing.assert_close(model.nats(model(alone), alone)[0], nats_B[number], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("name", ["classifier", "tagger"])
+def test_every_parameter_learns(name: str, encoder: str) -> None:
+    paired = {"pairs": True} if name == "classifier" else {"crf": True}
+    model = build(name, encoder=encoder, **paired)
+    examples: Any = texts(paired=True) if name == "classifier" else sentences()
+    batch = examples.batch(np.arange(len(examples)))
+    Objective(Objective.Config()).loss(model, batch, None, 0).total.backward()
+    still = [key for key, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+    # Adding one number to all keys of an attention changes no weight of it.
+    assert [key for key in still if "project_in.bias" not in key] == []
+
+
+def test_one_label_is_a_softmax_by_hand() -> None:
+    model, batch = build("classifier").eval(), texts().batch(np.arange(4))
+    with torch.no_grad():
+        outputs = model(batch)
+    probabilities_BL = model.probabilities(outputs)
+    torch.testing.assert_close(probabilities_BL.sum(1), torch.ones(4))
+    for row, target in enumerate([0, 2, 1, 0]):
+        assert float(model.nats(outputs, batch)[row]) == pytest.approx(
+            -float(probabilities_BL[row, target].log()), rel=1e-5
+        )
+    assert model.choose(outputs, batch)[:, 0].tolist() == probabilities_BL.argmax(1).tolist()
+
+
+def test_several_labels_are_independent_by_hand() -> None:
+    model, batch = build("classifier", multi_label=True).eval(), texts(multiple=True).batch(np.arange(4))
+    outputs = model(batch)
+    p_BL = model.probabilities(outputs)
+    right_BL = torch.where(batch.targets_BT == 1, p_BL, 1 - p_BL)
+    torch.testing.assert_close(model.nats(outputs, batch), -right_BL.log().sum(1))
+    assert torch.equal(model.choose(outputs, batch), (p_BL > 0.5).long())
+
+
+def test_the_second_text_of_a_pair_is_told_apart() -> None:
+    """Exchanged, two texts are another pair; without the learned vector a bag could not tell."""
+    model = build("classifier", pairs=True, pooling="mean").eval()
+    there, back = texts(paired=True), LabelledTexts(rows(SECOND), rows(FIRST), texts().labels)
+    batch, swapped = there.batch(np.arange(4)), back.batch(np.arange(4))
+    torch.testing.assert_close(model(batch).hidden_BTD, model(swapped).hidden_BTD)
+    torch.nn.init.normal_(model.second_D)
+    states_BSD = model.states(batch)
+    plain_BSD = model.reader(batch.source)
+    assert batch.parts_BS is not None
+    torch.testing.assert_close(states_BSD[batch.parts_BS == 0], plain_BSD[batch.parts_BS == 0])
+    torch.testing.assert_close(states_BSD[batch.parts_BS == 1], plain_BSD[batch.parts_BS == 1] + model.second_D)
+    assert not torch.allclose(model(batch).hidden_BTD, model(swapped).hidden_BTD)
+
+
+@pytest.mark.parametrize("pooling", ["attention", "mean", "max", "first"])
+def test_every_pooling_is_used(pooling: str) -> None:
+    model, batch = build("classifier", pooling=pooling).eval(), texts().batch(np.arange(4))
+    pooled_BD = model.pooling(model.states(batch), batch.source.mask_BS)  # type: ignore[union-attr]
+    torch.testing.assert_close(model(batch).hidden_BTD[:, 0], model.network(pooled_BD))
+
+
+def test_words_are_the_means_of_their_pieces() -> None:
+    torch.manual_seed(1)
+    states_BSD, parts_BS = torch.randn(2, 5, 3), torch.tensor([[0, 0, 1, 2, -1], [0, 1, -1, -1, -1]])
+    states_BSD[1, 2:] = torch.nan  # padding may be anything
+    means_BTD = word_means(states_BSD, parts_BS, 3)
+    for row in range(2):
+        for word in range(3):
+            pieces = [states_BSD[row, place] for place in range(5) if parts_BS[row, place] == word]
+            wanted = torch.stack(pieces).mean(0) if pieces else torch.zeros(3)
+            torch.testing.assert_close(means_BTD[row, word], wanted)
+
+
+def test_a_tagger_by_hand() -> None:
+    model, batch = build("tagger", encoder="lstm").eval(), sentences().batch(np.arange(3))
+    with torch.no_grad():
+        outputs = model(batch)
+    assert batch.weights_BT is not None
+    log_probs_BTL = outputs.hidden_BTD.log_softmax(2)
+    for row in range(3):
+        words = range(int(batch.weights_BT[row].sum()))
+        wanted = -sum(float(log_probs_BTL[row, word, batch.targets_BT[row, word]]) for word in words)
+        assert float(model.nats(outputs, batch)[row]) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_tagger_with_a_chain_uses_it() -> None:
+    model, batch = build("tagger", crf=True).eval(), sentences().batch(np.arange(3))
+    torch.nn.init.normal_(model.chain.moves_LL)
+    outputs = model(batch)
+    assert batch.weights_BT is not None
+    kept_BT = batch.weights_BT > 0
+    torch.testing.assert_close(
+        model.nats(outputs, batch), model.chain.nats(outputs.hidden_BTD, batch.targets_BT, kept_BT)
+    )
+    assert torch.equal(model.choose(outputs, batch), model.chain.best(outputs.hidden_BTD, kept_BT))
+
+
+def test_a_frozen_encoder_stays_as_it_is_and_a_tuned_one_learns() -> None:
+    shape = shape_of("lstm", TOKENS, width=6, dropout=0.5).model_dump()
+    batch = texts().batch(np.arange(4))
+    for tuned in (False, True):
+        model = build("classifier", pretrained="somewhere", pretrained_shape=shape, tuned=tuned).train()
+        Objective(Objective.Config()).loss(model, batch, None, 0).total.backward()
+        grads = [p.grad for p in model.pretrained.encoder.parameters()]
+        assert all((grad is not None) == tuned for grad in grads)
+        again = [model.states(batch) for _ in range(2)]
+        assert torch.equal(*again) == (not tuned)  # what stays as it is drops nothing
+        assert (model._remembered is None) == tuned
+    fresh = build("classifier", pretrained="somewhere", pretrained_shape=shape).eval()
+    assert fresh._remembered is None  # who only uses it has nothing to remember
+    fresh.load_state_dict(model.state_dict())
+    torch.testing.assert_close(fresh(batch).hidden_BTD, model.eval()(batch).hidden_BTD)
+
+
+def test_the_same_seed_makes_the_same_model() -> None:
+    for name in ("classifier", "tagger"):
+        first, second = (build(name, encoder="elmo").state_dict() for _ in range(2))
+        assert all(torch.equal(first[key], second[key]) for key in first)
+        assert first["unigram_counts"].tolist() == list(range(TOKENS))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"tuned": True}, "model.tuned is of a pretrained encoder; give one with model.pretrained"),
+        (
+            {"pretrained": "x", "encoder": "bag"},
+            "model.encoder = bag is trained from scratch, and model.pretrained = x was trained before; give one of the "
+            "two",
+        ),
+        (
+            {"pretrained": "x"},
+            "model.pretrained is x, but model.pretrained_shape is missing; give the shape that `open_pretrained` of "
+            "pretrained.py tells, as `train` does",
+        ),
+        (
+            {"pretrained": "x", "pretrained_shape": {"kind": "bag", "vocab_size": 5}},
+            "the text has 12 different tokens, but the pretrained encoder knows 5; leave --tokenizer out, so that the "
+            "text is read by the encoder's own tokeniser",
+        ),
+        (
+            {"labels": ["a"]},
+            "model.labels has 1 name(s), but there is something to tell only of two or more; `train` takes them from "
+            "the data",
+        ),
+        (
+            {"output": "adaptive"},
+            "labels are told by a network of their own and have no output layer to choose; leave --output out",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build("classifier", **options)
+    assert str(caught.value) == sentence
+
+
+def test_the_window_is_that_of_the_encoder() -> None:
+    assert build("classifier", encoder="bert").config.context == 20
+    assert build("classifier", encoder="lstm").config.context is None
+    shape = shape_of("transformer", TOKENS, positions=9, first=2, width=8).model_dump()
+    assert build("tagger", pretrained="x", pretrained_shape=shape).config.context == 8
+
+
+def test_batches_move_whole() -> None:
+    from chainrule.data.batches import to_device
+
+    batch = texts(paired=True).batch(np.arange(2))
+    moved = to_device(batch, torch.device("meta"))
+    assert isinstance(moved, Batch)
+    assert moved.parts_BS is not None
+    assert moved.parts_BS.device.type == "meta"
