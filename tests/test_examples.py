@@ -151,3 +151,10 @@ def check_laws(model: Any, tokens_BT: torch.Tensor) -> None:
     rows_K = torch.tensor([2, 0])
     chosen_KV, _ = model.step(model.select(state, rows_K), token_B[rows_K])
     torch.testing.assert_close(chosen_KV, model.step(state, token_B)[0][rows_K])
+
+
+def test_classify_text(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("classify_text", capsys)
+    (accuracy,) = numbers(r"accuracy +([\d.]+)", out)
+    assert accuracy > 0.35  # of eight topics
+    assert "true \\ told" in out

@@ -122,6 +122,8 @@ class LabelRun(Run):
 class ClassifierRun(LabelRun):
     """A trained classifier with its tokeniser and its folder."""
 
+    counted = "texts"
+
     def classify(self, texts: Iterable[str | tuple[str, str]], top: int = 1) -> Iterator[list[Labelled]]:
         """The `top` labels of each text, or pair of texts, the most probable first, in order.
 
@@ -173,6 +175,8 @@ class ClassifierRun(LabelRun):
 
 class TaggerRun(LabelRun):
     """A trained tagger with its tokeniser and its folder."""
+
+    counted = "sentences"
 
     def tag(self, sentences: Iterable[Sequence[str]]) -> Iterator[list[str]]:
         """The tag of each word of each sentence, in order; a sentence without words has none."""

@@ -58,8 +58,8 @@ def open_draft(run: Run, draft: Run | str | Path) -> Draft:
         draft = load(draft, device=str(run.device))
     if MODELS.get(draft.config.model.name).about["task"] != "lm":
         raise ConfigError(
-            f"{draft.folder.path} is a {draft.config.model.name}, no language model, and cannot draft for one; give one "
-            "over the same tokens, or lookup"
+            f"{draft.folder.path} is a {draft.config.model.name}, no language model, and cannot draft for one; give "
+            "one over the same tokens, or lookup"
         )
     if draft.tokenizer.fingerprint != run.tokenizer.fingerprint:
         raise ConfigError(

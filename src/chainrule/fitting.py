@@ -25,6 +25,7 @@ from chainrule.corpora import Corpus, TextCorpus, check_length, open_text_corpus
 from chainrule.counting.room import SCRATCH
 from chainrule.errors import ConfigError, DataError
 from chainrule.init_embedding import start_from, with_width
+from chainrule.label_corpora import open_label_corpus
 from chainrule.machine import PeakMemory, choose_device, physical_cores
 from chainrule.pair_corpora import PairCorpus, open_pair_corpus
 from chainrule.pretrained import open_pretrained
@@ -34,6 +35,7 @@ from chainrule.training.loop import Hooks, Trainer, Update
 from chainrule.training.presets import Size, resolve
 from chainrule.training.processes import Processes
 from chainrule.types import Vocabulary
+from chainrule.vector_fitting import fit_vectors, word2vec_tokenizer
 
 # Options that may differ when a run is taken up again: they say how long and where, not what.
 FREE = ("minutes", "steps", "epochs", "device", "threads", "memory", "save_seconds", "log_steps", "compile")
@@ -73,8 +75,6 @@ def fit(config: RunConfig, out: str | Path, listener: Listener | None = None) ->
     if config.init_embedding and not folder.exists():
         config = with_width(config, listener.note)
     if is_swept(config):
-        from chainrule.vector_fitting import word2vec_tokenizer
-
         config = config.model_copy(update={"tokenizer": word2vec_tokenizer(config)})
     asked = _budget(config)
     torch.set_num_threads(config.training.threads or physical_cores())
@@ -116,8 +116,6 @@ def _sweep(
     config: RunConfig, corpus: TextCorpus, folder: RunFolder, request: dict[str, Any], listener: Listener
 ) -> Fitted:
     """All of the training of a model that goes over its text by itself."""
-    from chainrule.vector_fitting import fit_vectors
-
     make = MODELS.get(config.model.name).make
     chosen = NamedSection(
         name=config.model.name,
@@ -184,8 +182,6 @@ def _count(
 def open_corpus(config: RunConfig, folder: RunFolder, listener: Listener) -> Corpus:
     """What the run is trained on, tokenised."""
     if reads(config) == "labels":
-        from chainrule.label_corpora import open_label_corpus
-
         return open_label_corpus(config, folder, listener)
     if not reads_pairs(config):
         return open_text_corpus(config, folder, listener)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -65,6 +65,8 @@ class Generated:
 
 class Run:
     """A trained model with its tokeniser and its folder."""
+
+    counted: ClassVar[str] = "tokens"  # what the progress of a measurement counts
 
     def __init__(self, path: str | Path, *, device: str = "auto") -> None:
         self.folder = RunFolder(path)

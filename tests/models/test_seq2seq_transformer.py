@@ -308,8 +308,8 @@ def test_a_source_or_target_beyond_the_context_has_its_sentence() -> None:
         ),
         (
             {"activation_function": "tanh"},
-            "activation_function is 'tanh', but only Marian models with one of swish, silu, relu, relu2, gelu, gelu_new "
-            "can be read",
+            "activation_function is 'tanh', but only Marian models with one of swish, silu, relu, relu2, gelu, "
+            "gelu_new can be read",
         ),
     ],
 )

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from chainrule.cli.common import Json, RunPath, counting, print_json, say, tell_warnings
-from chainrule.cli.translate import _lines
+from chainrule.cli.common import Json, RunPath, counting, lines_of, print_json, say, tell_warnings
 
 if TYPE_CHECKING:
     from chainrule.classifier_run import ClassifierRun, Labelled
@@ -42,7 +41,7 @@ def classify(
             "LABELLED.tsv --model classifier"
         )
     tell_warnings()
-    texts = _texts(loaded, _lines(file))
+    texts = _texts(loaded, lines_of(file))
     told = loaded.classify(texts, top=len(loaded.labels) if json else top)
     for best in shown(told, "classifying"):
         _print(best, top, json)

@@ -39,6 +39,28 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def lines_of(file: Path) -> Iterator[str]:
+    """Lines as they come: a file may be a pipe that somebody is still typing into."""
+    if str(file) == "-":
+        for line in sys.stdin.buffer:
+            yield _decoded(line)
+        return
+    from chainrule.text.readers import lines_in, open_texts
+
+    yield from lines_in(open_texts([file]))
+
+
+def _decoded(line: bytes) -> str:
+    from chainrule.errors import DataError
+
+    try:
+        return line.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"standard input is not UTF-8 (byte 0x{line[error.start]:02x}); convert it first: iconv -f latin1 -t utf-8"
+        ) from None
+
+
 def tell_warnings() -> None:
     """Warnings come as one line for the person, without the place in the program."""
     warnings.showwarning = lambda message, *rest, **named: say(f"chainrule: {message}")

@@ -89,7 +89,7 @@ def evaluate(
 
 def _evaluate_text(run: Run, texts: list[str], field: str | None, vectors: Vectors, json: bool) -> None:
     """A run measured on a text, and what was measured of its vectors beside."""
-    with counting("evaluating") as progress:
+    with counting("evaluating", run.counted) as progress:
         measured = run.evaluate(texts, field=field, progress=progress)
     if json:
         print_json({**measured.to_dict(), **_told(vectors)})

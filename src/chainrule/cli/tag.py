@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from chainrule.cli.classify import shown
-from chainrule.cli.common import Json, RunPath, print_json, tell_warnings
-from chainrule.cli.translate import _lines
+from chainrule.cli.common import Json, RunPath, lines_of, print_json, tell_warnings
 
 File = Annotated[
     Path, typer.Argument(help="Words in columns, or sentences with --plain; - or nothing: standard input.")
@@ -42,7 +41,7 @@ def tag(
     tell_warnings()
     # What was read and waits for its tags: the lines of each sentence, those that hold no word among them.
     waiting: deque[list[str]] = deque()
-    blocks = _plain(_lines(file), waiting) if plain else _columns(_lines(file), waiting)
+    blocks = _plain(lines_of(file), waiting) if plain else _columns(lines_of(file), waiting)
     for tags in shown(loaded.tag(blocks), "tagging"):
         _print(waiting.popleft(), tags, json)
 

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Json, LiveSettings, RunPath, counting, print_json, say, tell_warnings
+from chainrule.cli.common import Json, LiveSettings, RunPath, counting, lines_of, print_json, say, tell_warnings
 
 if TYPE_CHECKING:
     from chainrule.translating import Translation
@@ -83,7 +83,7 @@ def translate(
     with ExitStack() as files:
         looked = files.enter_context(_writing(attention)) if attention else None
         for number, found in enumerate(
-            _shown(loaded.translate_lines(_kept(_lines(file), first), together=others, **search), file)
+            _shown(loaded.translate_lines(_kept(lines_of(file), first), together=others, **search), file)
         ):
             _print(number, found, n_best, json)
             if looked:
@@ -128,28 +128,6 @@ def _writing(path: Path) -> Iterator[IO[str]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8") as file:
             yield file
-
-
-def _lines(file: Path) -> Iterator[str]:
-    """Lines as they come: a file may be a pipe that somebody is still typing into."""
-    if str(file) == "-":
-        for line in sys.stdin.buffer:
-            yield _decoded(line)
-        return
-    from chainrule.text.readers import lines_in, open_texts
-
-    yield from lines_in(open_texts([file]))
-
-
-def _decoded(line: bytes) -> str:
-    from chainrule.errors import DataError
-
-    try:
-        return line.decode().removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"standard input is not UTF-8 (byte 0x{line[error.start]:02x}); convert it first: iconv -f latin1 -t utf-8"
-        ) from None
 
 
 def _shown(found: Iterator[list[Translation]], file: Path) -> Iterator[list[Translation]]:

@@ -137,7 +137,8 @@ def _pair_training(config: RunConfig, size: Size) -> dict[str, Any]:
 
 def _label_training(config: RunConfig) -> dict[str, Any]:
     """Some passes over the examples, a validation after each, until three have brought nothing."""
-    return {"batch_size": 32, "optimizer": "adamw", "lr": 1e-3, "validations": 20, "patience": 3}
+    lr = 1e-3 if config.model.options.get("pretrained") else RATES["adamw"]
+    return {"batch_size": 32, "optimizer": "adamw", "lr": lr, "validations": 20, "patience": 3}
 
 
 def _optimizer(model: str) -> str:
