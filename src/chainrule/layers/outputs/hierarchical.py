@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from chainrule.huffman import huffman
 from chainrule.layers.outputs.base import OutputConfig, OutputLayer, distinct, weighted_sum
 from chainrule.registry import OUTPUTS
 from chainrule.types import Vocabulary
@@ -82,45 +83,6 @@ class Hierarchical(OutputLayer):
             log_probs_NV[:, level.words.to(device)] = children_NK[:, level.leaves.to(device)]
             reached_NK = children_NK[:, level.inner.to(device)]
         return log_probs_NV
-
-
-def huffman(counts_V: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The Huffman tree of positive counts: (children, their total counts), both I×2, nodes numbered breadth first.
-
-    A child below zero is the word ~child. Two queues do without a heap: words by rising count, and merged nodes,
-    which come out in rising order by themselves.
-    """
-    words, size = np.argsort(counts_V, kind="stable"), len(counts_V)
-    mass = np.concatenate([counts_V[words], np.full(size - 1, np.iinfo(np.int64).max)])
-    pairs = np.empty((size - 1, 2), dtype=np.int64)
-    leaf, merged = 0, size
-    for new in range(size, 2 * size - 1):
-        for side in (0, 1):
-            if leaf < size and (mass[leaf] <= mass[merged] or merged >= new):
-                pairs[new - size, side], leaf = leaf, leaf + 1
-            else:
-                pairs[new - size, side], merged = merged, merged + 1
-        mass[new] = mass[pairs[new - size]].sum()
-    return _breadth_first(pairs, words, mass)
-
-
-def _breadth_first(
-    pairs_I2: np.ndarray[Any, Any], words_V: np.ndarray[Any, Any], mass: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Renumber nodes that were numbered in the order of merging, V onwards, the root last."""
-    size = len(words_V)
-    number = np.full(2 * size - 1, -1)
-    level, order = np.array([2 * size - 2]), []
-    while len(level):
-        order.append(level)
-        children = pairs_I2[level - size].reshape(-1)
-        level = children[children >= size]
-    order_I = np.concatenate(order)
-    number[order_I] = np.arange(size - 1)
-    pairs_I2 = pairs_I2[order_I - size]
-    leaves_I2 = pairs_I2 < size
-    children_I2 = np.where(leaves_I2, ~words_V[np.where(leaves_I2, pairs_I2, 0)], number[pairs_I2])
-    return children_I2, mass[pairs_I2].astype(np.float64)
 
 
 def _derive(layer: Hierarchical, _: Any = None) -> None:

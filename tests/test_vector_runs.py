@@ -1,0 +1,212 @@
+"""word2vec as runs: trained from text, stopped and taken up again, told of, and refused."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chainrule as cr
+from chainrule.config import RunConfig, TokenizerConfig
+from chainrule.corpora import open_text_corpus
+from chainrule.errors import ChainruleError, ConfigError, DataError
+from chainrule.fitting import Listener, fit
+from chainrule.runs import RunFolder
+from chainrule.vector_fitting import Fitting, word2vec_tokenizer
+from chainrule.vector_run import VectorRun
+
+SMALL = {"vector_size": 8, "window": 2, "sample": 0.0, "workers": 1, "alpha": 0.05}
+COUPLES = [("salt", "pepper"), ("king", "queen"), ("cup", "saucer"), ("sun", "moon")]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lines in which two words take each other's place, and words that came only once."""
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(COUPLES[number], 8)) for number in rng.integers(0, 4, 4000)]
+    lines[100] += " hapax"
+    path = tmp_path_factory.mktemp("vectors") / "text.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(text: Path) -> VectorRun:
+    made = cr.train(text, model="word2vec", sg=1, out=text.parent / "run", **SMALL)
+    assert isinstance(made, VectorRun)
+    return made
+
+
+def told(kind: type[ChainruleError], call: Any, *args: Any, **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        call(*args, **options)
+    return str(caught.value)
+
+
+def config(text: Path, **options: Any) -> RunConfig:
+    training = options.pop("training", {})
+    model = {"name": "word2vec", **SMALL, **options}
+    return RunConfig.model_validate({"data": {"train": [str(text)]}, "model": model, "training": training})
+
+
+# Training
+
+
+def test_words_that_go_together_are_near(run: VectorRun) -> None:
+    assert sorted(run.words) == sorted(word for couple in COUPLES for word in couple)
+    units = {word: run.vector(word) / np.linalg.norm(run.vector(word)) for word in run.words}
+    for one, other in COUPLES:
+        nearest = max((word for word in run.words if word != one), key=lambda word, one=one: units[one] @ units[word])
+        assert nearest == other
+    assert not run.has("hapax")
+    assert told(DataError, run.vector, "hapax") == (
+        f"'hapax' has no vector in {run.folder.path}; it came fewer than 5 times in the text, or never"
+    )
+
+
+def test_what_is_told(run: VectorRun) -> None:
+    result, summary = run.result, run.validation().to_dict()
+    assert result["steps"] == 0
+    assert result["words"] == summary["words"] == 8
+    assert result["parameters"] == 2 * 8 * 8
+    assert result["tokens"] % 5 == 0
+    assert summary["loss"] == result["loss"]
+    assert summary["vector_size"] == 8
+    logged = [json.loads(line) for line in (run.folder.path / "metrics.jsonl").read_text().splitlines()]
+    assert logged[-1]["tokens"] == result["tokens"]
+    assert logged[-1]["lr"] == pytest.approx(1e-4)
+    assert run.info()["tokenizer"] == "word"
+
+
+def test_the_same_seed_gives_the_same_vectors(run: VectorRun, text: Path, tmp_path: Path) -> None:
+    again = cr.train(text, model="word2vec", sg=1, out=tmp_path / "again", **SMALL)
+    other = cr.train(text, model="word2vec", sg=1, seed=2, out=tmp_path / "other", **SMALL)
+    assert (again.vectors_VD == run.vectors_VD).all()
+    assert (other.vectors_VD != run.vectors_VD).any()
+
+
+@pytest.mark.parametrize("options", [{"sg": 0}, {"sg": 1, "hs": 1, "negative": 0}], ids=["cbow", "tree"])
+def test_every_way_learns(text: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    made = cr.train(text, model="word2vec", out=tmp_path / "run", **{**SMALL, **options})
+    vectors_VD = made.vectors_VD / np.linalg.norm(made.vectors_VD, axis=1, keepdims=True)
+    places = {word: place for place, word in enumerate(made.words)}
+    cosines = vectors_VD @ vectors_VD.T - 2 * np.eye(8)
+    assert all(cosines[places[one]].argmax() == places[other] for one, other in COUPLES)
+
+
+def test_a_stopped_training_goes_on_as_if_it_had_not_been(
+    run: VectorRun, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def stopping() -> bool:
+        asked.append(0)
+        return len(asked) > 7  # asked before each chunk
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("chainrule.fitting._stop_signals", lambda: nullcontext(stopping))
+        assert not fit(config(text, sg=1), out).finished
+    begun = cr.load(out)
+    assert begun.model.standing["step"] == 7
+    assert (begun.vectors_VD != run.vectors_VD).any()  # what there is can be used
+    finished = fit(config(text, sg=1), out)
+    assert finished.finished
+    made = cr.load(out)
+    assert (made.vectors_VD == run.vectors_VD).all()
+    assert (made.model.output_VD == run.model.output_VD).all()
+    assert finished.result["tokens"] == run.result["tokens"]
+
+
+def test_a_larger_budget_goes_on(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert fit(config(text, training={"epochs": 1}), out).result["tokens"] > 0
+    once = RunFolder(out).read_result()
+    twice = fit(config(text, training={"epochs": 2}), out).result
+    assert once is not None
+    assert twice["tokens"] == 2 * once["tokens"]
+
+
+def test_the_rate_is_a_line(text: Path, tmp_path: Path) -> None:
+    wanted = config(text, sg=1, training={"epochs": 2})
+    wanted = wanted.model_copy(update={"tokenizer": word2vec_tokenizer(wanted)})
+    fitting = Fitting(
+        wanted,
+        open_text_corpus(wanted, RunFolder(tmp_path / "run"), Listener()),
+        RunFolder(tmp_path / "run"),
+        lambda update: None,
+        lambda: False,
+    )
+    rates = [fitting._rate(step) for step in range(fitting.end + 1)]
+    np.testing.assert_allclose(rates, np.linspace(0.05, 1e-4, 2 * fitting.sweeper.chunks + 1))
+
+
+def test_minutes_end_it_early(text: Path, tmp_path: Path) -> None:
+    made = cr.train(text, model="word2vec", minutes=0.002, epochs=10_000, out=tmp_path / "run", **SMALL)
+    assert made.result["train_seconds"] < 5
+    assert made.result["tokens"] < 10_000 * 32_000
+
+
+def test_two_threads_learn_too(run: VectorRun, text: Path, tmp_path: Path) -> None:
+    made = cr.train(text, model="word2vec", sg=1, out=tmp_path / "run", **{**SMALL, "workers": 2})
+    assert made.result["tokens"] == run.result["tokens"]
+    assert made.result["loss"] == pytest.approx(run.result["loss"], rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+def test_other_tokens_are_words_too(text: Path, tmp_path: Path, kind: str) -> None:
+    options: dict[str, Any] = {"vocab_size": 300} if kind == "bpe" else {}
+    made = cr.train(text, model="word2vec", tokenizer=kind, out=tmp_path / "run", **SMALL, **options)
+    seen = {made.tokenizer.piece(token) for token in set(made.tokenizer.encode("salt pepper")) - {made.tokenizer.unk}}
+    assert seen <= set(made.words)
+    assert np.isfinite(made.vectors_VD).all()
+
+
+# The tokeniser
+
+
+def test_the_tokeniser_is_of_words_that_are_not_rare(text: Path) -> None:
+    assert word2vec_tokenizer(config(text, min_count=3)) == TokenizerConfig(kind="word", min_count=3)
+    jieba = config(text).model_copy(update={"tokenizer": TokenizerConfig(kind="jieba")})
+    assert word2vec_tokenizer(jieba).min_count == 5
+    pieces = config(text).model_copy(update={"tokenizer": TokenizerConfig(kind="bpe", vocab_size=99)})
+    assert word2vec_tokenizer(pieces) == pieces.tokenizer
+
+
+def test_what_does_not_fit_is_told(text: Path, tmp_path: Path) -> None:
+    other = config(text).model_copy(update={"tokenizer": TokenizerConfig(min_count=2)})
+    assert told(ConfigError, word2vec_tokenizer, other) == (
+        "tokenizer.min_count is 2 and model.min_count is 5; they are the same thing, so set model.min_count alone"
+    )
+    pieces = config(text, min_count=3).model_copy(update={"tokenizer": TokenizerConfig(kind="bpe")})
+    assert told(ConfigError, word2vec_tokenizer, pieces) == (
+        "model.min_count is 3, but the tokeniser bpe leaves nothing out; leave it out, or use --tokenizer word"
+    )
+    assert told(ConfigError, fit, config(text, training={"steps": 5}), tmp_path / "run") == (
+        "training.steps counts the steps of an optimiser, and word2vec has none; give --epochs or --minutes"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("content", "words"), [("a b c d\ne f g h\n", 0), ("one " * 20 + "\n" + "one " * 9 + "\n", 1)])
+def test_too_few_words_are_told(tmp_path: Path, content: str, words: int) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(content)
+    assert told(DataError, cr.train, path, model="word2vec", out=tmp_path / "run", **SMALL) == (
+        f"only {words} word(s) of the text come 5 times or more; word2vec learns from words that stand together, give "
+        "it more text or a lower model.min_count"
+    )
+
+
+def test_what_vectors_do_not_do_is_told(run: VectorRun, text: Path) -> None:
+    sentence = (
+        f"{run.folder.path} has vectors of words and gives no probabilities of text; use chainrule embed, chainrule "
+        "neighbours, or chainrule eval with --similarity or --analogies"
+    )
+    calls = (run.generate, run.stream, run.score, run.evaluate, run.evaluate_held_out, run.compress, run.decompress)
+    for call in calls:
+        assert told(ConfigError, call, text) == sentence
