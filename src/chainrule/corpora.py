@@ -240,8 +240,9 @@ def open_text_corpus(config: RunConfig, folder: RunFolder, listener: Listener) -
     """The text of a run, tokenised."""
     if not reads_spans(config):  # which may well be of two languages
         refuse_pairs(config.data.train, config.model.name)
-    texts, valid = training_texts(config.data)
-    if valid is texts:
+    whole = MODELS.get(config.model.name).about.get("made_by") == "sweeps"  # nothing of it is validated
+    texts, valid = training_texts(config.data, whole=whole)
+    if valid is texts and not whole:
         listener.note(f"{texts.name} is one line, nothing can be held out: validating on the training text itself")
     found = kept_tokenizers(config, folder)
     if found is None:
@@ -255,15 +256,18 @@ def open_text_corpus(config: RunConfig, folder: RunFolder, listener: Listener) -
     return corpus
 
 
-def training_texts(data: DataConfig) -> tuple[Texts, Texts]:
-    """What to train on and to validate with: another text, or the end of the same, or the same if it is one line."""
+def training_texts(data: DataConfig, *, whole: bool = False) -> tuple[Texts, Texts]:
+    """What to train on and to validate with: another text, or the end of the same, or the same if it is one line.
+
+    `whole`: nothing is to be held out.
+    """
     texts = open_texts(data.train, field=data.field)
     if data.lines:
         texts = some_lines(texts, 0, data.lines)
     if data.valid:
         valid = open_texts(data.valid, field=data.field)
         return texts, some_lines(valid, 0, data.valid_lines) if data.valid_lines else valid
-    return hold_out(texts, data.held_out) or (texts, texts)
+    return (None if whole else hold_out(texts, data.held_out)) or (texts, texts)
 
 
 def _text_validator(tokens: Any, eos: int, training: TrainingConfig) -> Validator:

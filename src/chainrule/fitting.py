@@ -35,7 +35,7 @@ from chainrule.training.loop import Hooks, Trainer, Update
 from chainrule.training.presets import Size, resolve
 from chainrule.training.processes import Processes
 from chainrule.types import Vocabulary
-from chainrule.vector_fitting import fit_vectors, word2vec_tokenizer
+from chainrule.vector_fitting import check_words, fit_vectors, word2vec_tokenizer
 
 # Options that may differ when a run is taken up again: they say how long and where, not what.
 FREE = ("minutes", "steps", "epochs", "device", "threads", "memory", "save_seconds", "log_steps", "compile")
@@ -122,6 +122,7 @@ def _sweep(
         **parse(make.Config, config.model.options, "model").model_dump(mode="json", exclude_none=True),
     )
     config = config.model_copy(update={"model": chosen, "tokenizer": corpus.options})
+    check_words(config, corpus)
     _begin(folder, config, corpus, request)
     with _stop_signals() as stopping:
         finished, result = fit_vectors(
