@@ -123,7 +123,7 @@ def _training(config: RunConfig, size: Size, windowed: bool, model: dict[str, An
     rows = t.batch_size or max(1, min(block // length if at_once else 32, tokens // (8 * length)))
     tuned = masks and config.init is not None
     optimizer = t.optimizer or ("adamw" if tuned else _optimizer(config.model.name))
-    lr = (TUNING_RATES if tuned else RATES)[optimizer]
+    lr = TUNING_RATES[optimizer] if tuned else MASKED_RATES[optimizer] if masks else RATES[optimizer]
     return {"batching": batching, "length": length, "batch_size": rows, "optimizer": optimizer, "lr": lr}
 
 
