@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,13 @@ def choose_device(name: str) -> torch.device:
     if not present[kind]:
         raise ConfigError(f"training.device = '{name}', but this machine has no {kind}; use --device auto")
     return torch.device(name)
+
+
+def give_back_memory() -> None:
+    """Return to the system what was freed and what its allocator would keep for later, where that can be asked for."""
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # another C library than glibc
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 class PeakMemory:

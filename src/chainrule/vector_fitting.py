@@ -20,7 +20,7 @@ import numpy as np
 from chainrule.config import RunConfig, TokenizerConfig, parse
 from chainrule.corpora import TextCorpus
 from chainrule.errors import ConfigError, DataError, RunError
-from chainrule.machine import PeakMemory, physical_cores
+from chainrule.machine import PeakMemory, give_back_memory, physical_cores
 from chainrule.models.word2vec import Word2Vec, Word2VecConfig
 from chainrule.runs import RunFolder
 from chainrule.training.budget import Clock, progress
@@ -91,6 +91,7 @@ def fit_vectors(
     stopping: Callable[[], bool] = lambda: False,
 ) -> tuple[bool, dict[str, Any]]:
     """Learn vectors into a run's folder, or go on -> whether it came to its end, and what it came to."""
+    give_back_memory()  # what tokenising took, of which training needs nothing
     fitting = Fitting(config, corpus, folder, listener.update, stopping)
     finished = fitting.run()
     return finished, fitting.result()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from chainrule.errors import DataError
 from chainrule.text.sources import Source, find_sources
 
-BLOCK = 1 << 20
+BLOCK = 1 << 19
 """Bytes a block may hold: a line longer than this comes in several."""
 
 
