@@ -223,7 +223,7 @@ def test_long_word() -> None:
     with pytest.raises(DataError) as caught:
         train_tokenizer("word", text_of(f"short\n{long} y"))
     assert str(caught.value) == (
-        "text: byte 6: a word longer than 1048576 bytes; expected white space between words; use --tokenizer char."
+        "text: byte 6: a word longer than 524288 bytes; expected white space between words; use --tokenizer char."
     )
     spaced = text_of("some words " * 300_000)
     tokenizer = train_tokenizer("word", spaced)

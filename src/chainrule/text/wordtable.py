@@ -134,8 +134,10 @@ def count_block(data: bytes) -> BlockWords:
     return BlockWords(*_count(np.frombuffer(data, np.uint8)))
 
 
-def count_words(blocks: Iterable[str], *, most_types: int, threads: int) -> Counter[str]:
-    """Occurrences of each word; beyond `most_types` different ones the rarest are dropped, to bound the memory.
+def count_words(blocks: Iterable[str], *, most_types: int, threads: int, rarest: int = 1) -> Counter[str]:
+    """Occurrences of each word that came `rarest` times or more, of which alone strings are made.
+
+    Beyond `most_types` different words the rarest are dropped, to bound the memory.
 
     Threads count blocks by themselves, in tables that fit into their caches; these are added up in order.
     """
@@ -146,7 +148,7 @@ def count_words(blocks: Iterable[str], *, most_types: int, threads: int) -> Coun
         while len(counts) > most_types:
             least += 1
             counts = counts.without_rare(least)
-    return counts.counter()
+    return (counts.without_rare(rarest) if rarest > 1 else counts).counter()
 
 
 def _enlarged(array: Array, size: int) -> Array:

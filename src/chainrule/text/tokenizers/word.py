@@ -63,7 +63,7 @@ class WordTokenizer(VocabularyTokenizer):
         cls, texts: Texts, *, vocab_size: int | None, min_count: int, split: str = "space", **options: Any
     ) -> Self:
         refuse_options(cls.kind, options)
-        counts = _count(texts.strings(whole_words=True), split)
+        counts = _count(texts.strings(whole_words=True), split, min_count)
         return cls(most_frequent(counts, vocab_size=vocab_size, min_count=min_count), split=split)
 
     def state(self) -> dict[str, Any]:
@@ -125,15 +125,15 @@ class WordTokenizer(VocabularyTokenizer):
         return [number > 0 and _follows_space(part) for number, part in enumerate(parts)]
 
 
-def _count(blocks: Iterable[str], split: str) -> Counter[str]:
-    """Occurrences of each part of a text."""
+def _count(blocks: Iterable[str], split: str, rarest: int) -> Counter[str]:
+    """Occurrences of each part of a text; those that are rarer may be left out."""
     parts_of = _splitter(split)
     if split != "space":
         return count_parts(chain.from_iterable(map(parts_of, block.split("\n"))) for block in blocks)
     from chainrule.machine import physical_cores
     from chainrule.text.wordtable import count_words
 
-    return count_words(blocks, most_types=MOST_TYPES, threads=physical_cores())
+    return count_words(blocks, most_types=MOST_TYPES, threads=physical_cores(), rarest=rarest)
 
 
 def _splitter(split: str) -> Callable[[str], list[str]]:
