@@ -67,7 +67,7 @@ class Texts:
         return size, digest.hexdigest()
 
     def blocks(self) -> Iterator[Block]:
-        """The text in blocks of about half a MiB, cut after a line where possible, else after a space or a character."""
+        """The text in blocks of about half a MiB, cut after a line where possible, else after a space or a letter."""
         buffer, offset = bytearray(), 0
         for chunk in self._chunks():
             for start in range(0, len(chunk), self._block):
