@@ -20,7 +20,7 @@ CARRYING = ("hybrid-lm",)
 
 RATES = {"adamw": 3e-3, "sgd": 10.0, "muon": 0.02}
 TUNING_RATES = {"adamw": 1e-4, "sgd": 0.1, "muon": 0.001}
-MASKED_RATES = {"adamw": 1e-3, "sgd": 1.0, "muon": 0.005}
+MASKED_RATES = {"adamw": 1e-3, "sgd": 1.0, "muon": 0.006}
 """Learning rates: of training, of changing a trained model, and of a bert, whose norms after the sums bear less."""
 
 REWARDED = ("policy-gradient", "minimum-risk")
@@ -143,9 +143,5 @@ def _label_training(config: RunConfig) -> dict[str, Any]:
 
 
 def _optimizer(model: str) -> str:
-    """Muon took fewer tokens to the same loss with attention; an LSTM, tried briefly, gained nothing from it.
-
-    A bert was ahead with it for some hundred steps, and then fell back to guessing by frequency.
-    """
-    by_muon = model in (*ATTENDING, *ATTENDING_TRANSLATORS) and model != "bert"
-    return "muon" if by_muon and hasattr(torch.optim, "Muon") else "adamw"
+    """Muon took fewer tokens to the same loss with attention; an LSTM, tried briefly, gained nothing from it."""
+    return "muon" if model in (*ATTENDING, *ATTENDING_TRANSLATORS) and hasattr(torch.optim, "Muon") else "adamw"
