@@ -349,7 +349,7 @@ def refused(result: Result) -> str:
 def test_unknown_names_suggest_the_nearest(chainrule: Call, place: Path, tmp_path: Path) -> None:
     train = ["train", place / "pairs.txt", "--steps", 1, "--tokenizer", "char", "--out", tmp_path / "run"]
     line = refused(result_without_notes(chainrule(*train, "--model", "lsmt")))
-    assert line.startswith("unknown model 'lsmt': did you mean 'lstm'? Known: at, average, conv-attention, ")
+    assert line.startswith("unknown model 'lsmt': did you mean 'lstm'? Known: at, average, bert, ")
     line = refused(result_without_notes(chainrule(*train, "--output", "softmx")))
     assert line.startswith("unknown output layer 'softmx': did you mean 'softmax'?")
     line = refused(result_without_notes(chainrule(*train, "--set", "model.hiden=3")))

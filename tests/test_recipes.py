@@ -94,7 +94,7 @@ def test_a_recipe_trains(path, tmp_path, monkeypatch):
     losses = logged(run, "valid_loss")
     held_out = run.evaluate_held_out()
     measured = getattr(held_out, "cross_entropy", None) or held_out.masked_cross_entropy
-    assert min(losses) < math.log(run.tokenizer.vocab_size) * 1.5
+    assert min(losses) < math.log(run.tokenizer.vocab_size) * 2
     assert measured == pytest.approx(min(losses), abs=0.2)  # the trainer's own, in shorter tracks
 
 
@@ -124,7 +124,7 @@ def test_a_recipe_for_a_translator_trains_on_pairs(path, tmp_path, monkeypatch):
     assert run.source_tokenizer is run.tokenizer  # one vocabulary
     measured = run.evaluate_held_out(num_beams=1)
     assert logged(run, "valid_loss") == [pytest.approx(measured.cross_entropy, rel=1e-4)]
-    assert measured.cross_entropy < math.log(run.tokenizer.vocab_size) * 1.5
+    assert measured.cross_entropy < math.log(run.tokenizer.vocab_size) * 2
 
 
 def test_the_translator_recipes_differ_in_their_model_alone():
