@@ -53,7 +53,7 @@ Objective = Annotated[
 ]
 
 
-SHOWN = ("perplexity", "bits_per_byte", "bleu", "exact_match", "masked_accuracy", "loss", "accuracy", "macro_f1", "f1")
+SHOWN = ("perplexity", "bits_per_byte", "bleu", "exact_match", "masked_accuracy", "accuracy", "f1")
 """What is told of a validation when a training has ended, where it was measured."""
 
 

@@ -25,8 +25,7 @@ def export(run: str | Path, path: str | Path, *, to: str = "arpa", progress: Pro
     if to == "word2vec":
         from chainrule.interop.word2vec import export_vectors
 
-        done = export_vectors(run, path, progress=progress)
-        return Exported(done.path, done.bytes, words=done.words, vector_size=done.vector_size)
+        return export_vectors(run, path, progress=progress)
     if to not in FORMATS:
         raise unknown_name("format", to, FORMATS)
     from chainrule.interop.arpa import export_arpa

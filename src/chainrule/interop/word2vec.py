@@ -24,6 +24,7 @@ from torch import nn
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
 from chainrule.errors import ConfigError, DataError
 from chainrule.files import file_atomically, folder_atomically
+from chainrule.interop.imported import Exported, figures, find_finished
 from chainrule.machine import PeakMemory
 from chainrule.models.word2vec import Word2Vec, Word2VecConfig
 from chainrule.runs import OF_TRAINING, RunFolder, load_model
@@ -48,15 +49,6 @@ class Vectors(NamedTuple):
     words: list[str]
     vectors_VD: Array  # float32
     notes: list[str]  # what was odd about it, for a person to read
-
-
-class ExportedVectors(NamedTuple):
-    """What was written."""
-
-    path: Path
-    bytes: int
-    words: int
-    vector_size: int
 
 
 # Writing
@@ -236,7 +228,7 @@ def _cut_short(path: Path, number: int, count: int) -> DataError:
 # Runs
 
 
-def export_vectors(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> ExportedVectors:
+def export_vectors(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> Exported:
     """Write the vectors of a run's words: binary if the name ends in .bin or .bin.gz, else as text."""
     folder, target = RunFolder(run), Path(path)
     tokenizer = folder.read_tokenizer()
@@ -255,7 +247,8 @@ def export_vectors(run: str | Path, path: str | Path, *, progress: Progress | No
     words = [tokenizer.piece(token) for token in ids_V.tolist()]
     binary = target.name.removesuffix(".gz").endswith(".bin")
     write_vectors(target, words, vectors_VD, binary=binary, progress=progress)
-    return ExportedVectors(target, target.stat().st_size, *vectors_VD.shape)
+    words_in, width = vectors_VD.shape
+    return Exported(target, target.stat().st_size, words=words_in, vector_size=width)
 
 
 def import_vectors(
@@ -269,19 +262,16 @@ def import_vectors(
     folder = Path(out)
     began, memory = time.perf_counter(), PeakMemory()
     request = {"import": _fingerprint(Path(path))}
-    if folder.exists():
-        if RunFolder(folder).read_request() != request:
-            raise ConfigError(f"{out} exists already and was not made by this command; choose another --out")
-        note(f"{out} is finished already; choose another --out to import it anew")
-        return RunFolder(folder)
+    if (finished := find_finished(folder, request, note)) is not None:
+        return finished
     found = read_vectors(path, progress=progress)
     for text in found.notes:
         note(text)
     tokenizer, model = _model(found)
     with folder_atomically(folder) as place:
         _write(RunFolder(place), tokenizer, model, request)
-        result = _result(model, time.perf_counter() - began, memory.bytes)
-        RunFolder(place).write_result({**result, "notes": found.notes})
+        told = {"words": len(model.ids_V), "loss": None, "notes": found.notes}
+        RunFolder(place).write_result(figures(model, time.perf_counter() - began, memory.bytes) | told)
     return RunFolder(folder)
 
 
@@ -316,19 +306,3 @@ def _write(folder: RunFolder, tokenizer: WordTokenizer, model: Word2Vec, request
     chosen = NamedSection(name="word2vec", **model.config.model_dump(mode="json", exclude_none=True))
     options = TokenizerConfig(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size)
     folder.write_config(RunConfig(model=chosen, tokenizer=options), without=OF_TRAINING)
-
-
-def _result(model: Word2Vec, seconds: float, memory: int) -> dict[str, Any]:
-    """What the import came to, told as a training tells it."""
-    return {
-        "steps": 0,
-        "seconds": round(seconds, 2),
-        "train_seconds": round(seconds, 2),
-        "tokens": 0,
-        "parameters": model.parameter_count,
-        "tokens_per_second": None,
-        "words": len(model.ids_V),
-        "loss": None,
-        "budget": {},
-        "peak_memory": memory,
-    }

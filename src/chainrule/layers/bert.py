@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from chainrule.errors import ConfigError
 from chainrule.layers.blocks import Block, BlockShape
 from chainrule.layers.dropout import drop
+from chainrule.layers.layered import Layered
 from chainrule.layers.memory import source_mask
 
 
@@ -82,7 +83,7 @@ class BertShape(BaseModel):
         )
 
 
-class BertEncoder(nn.Module):
+class BertEncoder(Layered):
     """Tokens to vectors that know the whole text."""
 
     def __init__(self, shape: BertShape) -> None:
@@ -99,17 +100,7 @@ class BertEncoder(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def forward(self, tokens_BS: Tensor, mask_BS: Tensor) -> Tensor:
-        """Tokens, and which of them are no padding -> the last layer's states, BSD; those of padding mean nothing."""
-        for states_BSD in self._walk(tokens_BS, mask_BS):
-            last_BSD = states_BSD
-        return last_BSD
-
-    def layers(self, tokens_BS: Tensor, mask_BS: Tensor) -> list[Tensor]:
-        """The embeddings and every layer's states, the last one's last, BSD each."""
-        return list(self._walk(tokens_BS, mask_BS))
-
-    def _walk(self, tokens_BS: Tensor, mask_BS: Tensor) -> Iterator[Tensor]:
+    def walk(self, tokens_BS: Tensor, mask_BS: Tensor) -> Iterator[Tensor]:
         stream_BSD = self._embed(tokens_BS)
         yield stream_BSD
         batch, seen_B11S = len(tokens_BS), source_mask(mask_BS)

@@ -28,6 +28,7 @@ from chainrule.layers.bert import BertEncoder, BertShape
 from chainrule.layers.blocks import Block, BlockShape, initialise
 from chainrule.layers.dropout import drop
 from chainrule.layers.elmo import ElmoEncoder, ElmoShape
+from chainrule.layers.layered import Layered
 from chainrule.layers.memory import source_mask
 from chainrule.layers.positions import AddedPositions, Rotary
 from chainrule.layers.recurrence import Bidirectional
@@ -55,26 +56,13 @@ class _Shape(BaseModel):
             )
 
 
-class _Encoder(nn.Module):
+class _Encoder(Layered):
     """A table of words, and what is walked through after it."""
 
     def __init__(self, shape: _Shape, width: int) -> None:
         super().__init__()
         self.word_table = nn.Embedding(shape.vocab_size, width)
         nn.init.normal_(self.word_table.weight, std=width**-0.5)
-
-    def forward(self, tokens_BS: Tensor, mask_BS: Tensor) -> Tensor:
-        """Tokens, and which of them are no padding -> the last layer's states, BSP."""
-        for states_BSP in self.walk(tokens_BS, mask_BS):
-            last_BSP = states_BSP
-        return last_BSP
-
-    def layers(self, tokens_BS: Tensor, mask_BS: Tensor) -> list[Tensor]:
-        """Every layer's states, the last one's last, BSP each."""
-        return list(self.walk(tokens_BS, mask_BS))
-
-    def walk(self, tokens_BS: Tensor, mask_BS: Tensor) -> Iterator[Tensor]:
-        raise TypeError(f"{type(self).__name__} must define walk")
 
 
 # A bag of vectors
