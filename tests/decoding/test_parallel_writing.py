@@ -5,6 +5,7 @@ Legend: B batch, T time.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
 
 from builders import letter_pairs, small_options, small_translator, some_source, write_pairs
 from chainrule.config import RunConfig
@@ -66,7 +69,10 @@ def test_a_draft_that_is_right_takes_one_pass(monkeypatch: pytest.MonkeyPatch) -
     for seed in range(12):
         model, source = small_translator("hybrid", seed=seed, gamma=0.5 * (seed % 2)).double(), some_source(LENGTHS)
         right = greedy(model, source, [9] * 4)
-        monkeypatch.setattr(model, "drafted", lambda encoded, memory, right=right: right)
+        drafted_BT = torch.tensor([[*row, *[EOS] * (9 - len(row))] for row in right])
+        scores_BTV = functional.one_hot(drafted_BT, model.output.size).double()
+        lengths_B = torch.tensor([len(row) for row in right])
+        monkeypatch.setattr(model, "drafted", lambda *_, given=(scores_BTV, lengths_B): given)
         rows, passes = draft_in_parallel(model, source, eos=EOS, limits=[9] * 4)
         assert rows == right
         plain = [taken for row, taken in zip(rows, passes, strict=True) if row in (said(row), [*said(row), EOS])]
@@ -79,9 +85,11 @@ def test_a_draft_is_looked_up_where_the_mixture_has_it() -> None:
     model, source = small_translator("hybrid", gamma=0.5), some_source(LENGTHS)
     with torch.inference_mode():
         encoded = model.encode(source)
-        known = model.drafted(encoded, model.opened(encoded, stepping=True).memory)
-        assert known == model.drafted(encoded, model.opened(encoded, stepping=False).memory)
-    assert [said(row) for row in known] == translate_in_parallel(model, source, eos=EOS)
+        known_BTV, lengths_B = model.drafted(encoded, model.opened(encoded, stepping=True).memory)
+        scores_BTV, same_B = model.drafted(encoded, model.opened(encoded, stepping=False).memory)
+    assert lengths_B.tolist() == same_B.tolist()
+    for known_TV, scores_TV, length in zip(known_BTV, scores_BTV, lengths_B.tolist(), strict=True):
+        torch.testing.assert_close(known_TV[:length], scores_TV[:length].log_softmax(1))
 
 
 def test_rows_of_a_batch_do_not_touch_one_another() -> None:
@@ -95,6 +103,27 @@ def test_rows_of_a_batch_do_not_touch_one_another() -> None:
     for number in range(4):
         alone = draft_in_parallel(model, one_row(source, number), eos=EOS, limits=limits[number : number + 1])
         assert alone == ([rows[number]], [passes[number]])
+
+
+def written(scores_TV: Tensor) -> list[int]:
+    """The best word of each place up to the end; of equals in a row the surest stays, others have a second choice."""
+    order_TV = scores_TV.argsort(1, descending=True).tolist()
+    best = [order[0] for order in order_TV]
+    best = best[: best.index(EOS)] if EOS in best else best
+    behind = [float(scores_TV[t, order[0]] - scores_TV[t, order[1]]) for t, order in enumerate(order_TV)]
+    tokens: list[int] = []
+    begin = 0
+    for end in range(1, len(best) + 1):
+        if end < len(best) and best[end] == best[begin]:
+            continue
+        surest = behind.index(max(behind[begin:end]), begin)
+        for place in range(begin, end):
+            if place == surest:
+                tokens.append(best[place])
+            elif math.exp(-behind[place]) >= 0.5:
+                tokens.append(order_TV[place][1])
+        begin = end
+    return said(tokens)
 
 
 def said(tokens: list[int]) -> list[int]:
@@ -117,7 +146,25 @@ def test_one_pass_gives_the_most_probable_token_of_each_place() -> None:
         features_TD = model.core.features_at_once(
             encoded, model.core.align(encoded), model.foretold(encoded)[:, 0] + 1, model.config.allocation_threshold
         )[number, :length]
-        assert row == said(model.output.base.log_probs(features_TD).argmax(1).tolist())
+        assert row == written(model.output.base.log_probs(features_TD))
+
+
+@torch.inference_mode()
+def test_a_word_that_is_said_twice_gives_way_to_a_second_choice_that_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, source = small_translator("hybrid"), some_source([6])
+    said_twice = torch.tensor([[0.0, 5, 1, 4.9], [0.0, 9, 1, 2], [0.0, 1, 7, 6], [0.0, 1, 7, 0], [0.0, 1, 2, 5]])
+    monkeypatch.setattr(model, "at_once", lambda *_: said_twice[None])
+    monkeypatch.setattr(model, "foretold", lambda *_: torch.tensor([[5]]))
+    assert translate_in_parallel(model, source, eos=EOS) == [
+        [3, 1, 2, 3]
+    ]  # the first by its second choice, one left out
+    assert written(said_twice) == [3, 1, 2, 3]
+    for seed in range(300):
+        torch.manual_seed(seed)
+        scores_TV = 3 * torch.rand(9, 4)
+        monkeypatch.setattr(model, "at_once", lambda *_, scores_TV=scores_TV: scores_TV[None])
+        monkeypatch.setattr(model, "foretold", lambda *_: torch.tensor([[9]]))
+        assert translate_in_parallel(model, source, eos=EOS) == [written(scores_TV)]
 
 
 @torch.inference_mode()
@@ -133,7 +180,7 @@ def test_of_several_lengths_the_one_of_the_best_log_p_a_token_is_given() -> None
             candidates, scores = [], []
             for length in lengths_BK[number].tolist():
                 some = model.encode(one_row(source, number))
-                tokens = said(model.at_once(some, torch.tensor([length]))[0][0].tolist()[:length])
+                tokens = written(model.at_once(some, torch.tensor([length]))[0, :length])
                 log_prob_T = model.log_probs(torch.tensor([[*tokens, EOS]]), one_row(source, number))[0]
                 candidates.append(tokens)
                 scores.append(float(log_prob_T.mean()))
@@ -149,13 +196,14 @@ def test_refining_writes_the_least_sure_tokens_again_with_the_others_in_sight() 
     encoded = model.encode(source)
     length_1 = model.foretold(encoded)[:, 0].clamp(min=6)
     model.foretold = lambda encoded, count=1: length_1[:, None]
-    (tokens_T,), (log_prob_T,) = model.at_once(encoded, length_1, sure=True)
+    log_prob_T, tokens_T = model.at_once(encoded, length_1)[0].log_softmax(1).max(1)
     for share in (2 / 3, 1 / 3):  # two more passes
         masked = -(-int(length_1) * share // 1)
         order = sorted(range(int(length_1)), key=lambda t: float(log_prob_T[t]))
         shown_T = torch.ones(int(length_1), dtype=torch.bool)
         shown_T[order[: int(masked)]] = False
-        (new_T,), (new_log_prob_T,) = model.at_once(encoded, length_1, (tokens_T[None], shown_T[None]), sure=True)
+        scores_1TV = model.at_once(encoded, length_1, (tokens_T[None], shown_T[None]))
+        new_log_prob_T, new_T = scores_1TV[0].log_softmax(1).max(1)
         tokens_T = torch.where(shown_T, tokens_T, new_T)
         log_prob_T = torch.where(shown_T, log_prob_T, new_log_prob_T)
     assert translate_in_parallel(model, source, refine=2, eos=EOS) == [said(tokens_T.tolist())]

@@ -7,8 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
-from chainrule.layers.lstm_kernel import run_lstm
-from chainrule.layers.recurrence import KINDS, Bidirectional, Recurrence, RecurrentLayer, reverse, spectral_radius
+from chainrule.layers.recurrence import (
+    KINDS,
+    Bidirectional,
+    Recurrence,
+    RecurrentLayer,
+    make_cell,
+    reverse,
+    spectral_radius,
+)
+from chainrule.layers.recurrent_kernel import run, serves
 from chainrule.types import detach_state, select_rows
 
 VARIANTS = [(kind, {}) for kind in KINDS] + [("rnn", {"activation": "relu"}), ("gru", {"reset": "after"})]
@@ -393,12 +401,49 @@ def test_wrong_options_are_named(arguments: tuple, options: dict, message: str) 
     assert str(caught.value) == message
 
 
+KERNEL = [variant for variant in VARIANTS if variant[0] in ("lstm", "gru")]
+kernel_variants = pytest.mark.parametrize(("kind", "options"), KERNEL, ids=lambda value: str(value))
+
+
+def test_the_kernel_has_two_kinds_of_cells_and_no_gradients() -> None:
+    for kind, options in VARIANTS:
+        stack, inputs_BTD = Recurrence(kind, 5, 9, **options), torch.randn(1, 2, 5)
+        assert not serves(stack.cell, inputs_BTD)
+        with torch.no_grad():
+            assert serves(stack.cell, inputs_BTD) == ((kind, options) in KERNEL)
+            assert not serves(stack.cell, inputs_BTD.double())
+
+
+@kernel_variants
+@pytest.mark.parametrize("rows", [1, 3, 6])
+@pytest.mark.parametrize("width", [9, 10])  # rows of weights that come in fours, and some left
+def test_some_steps_by_the_kernel_are_those_of_the_loop(kind: str, options: dict, rows: int, width: int) -> None:
+    torch.manual_seed(0)
+    stack = Recurrence(kind, 5, width, layers=2, dropout=0.5, **options).eval()
+    inputs_BTD, state = 3 * torch.randn(rows, 7, 5), random_state(stack, rows)
+    state = [tuple(part.float() for part in layer) for layer in state]
+    before = torch.stack([part for layer in state for part in layer])
+    lengths_B = torch.randint(1, 8, (rows,))
+    for some in (None, lengths_B):
+        loop_BTH, loop_states = stack(inputs_BTD, state, some)  # a graph is wanted
+        with torch.no_grad():
+            kernel_BTH, kernel_states = stack(inputs_BTD, state, some)
+        for row, length in enumerate([7] * rows if some is None else some.tolist()):
+            torch.testing.assert_close(kernel_BTH[row, :length], loop_BTH[row, :length].detach(), atol=2e-6, rtol=1e-5)
+        for loop, kernel in zip(loop_states, kernel_states, strict=True):
+            torch.testing.assert_close(kernel, tuple(part.detach() for part in loop), atol=2e-6, rtol=1e-5)
+    assert torch.equal(before, torch.stack([part for layer in state for part in layer]))  # nobody wrote into it
+
+
+@kernel_variants
 @pytest.mark.parametrize("rows", [1, 3, 6])  # alone, together, together and some left
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_both_directions_by_the_kernel_are_those_of_the_loop(rows: int, layers: int, ragged: bool) -> None:
+def test_both_directions_by_the_kernel_are_those_of_the_loop(
+    kind: str, options: dict, rows: int, layers: int, ragged: bool
+) -> None:
     torch.manual_seed(0)
-    both = Bidirectional("lstm", 5, 9, layers, dropout=0.5).eval()
+    both = Bidirectional(kind, 5, 9, layers, dropout=0.5, **options).eval()
     inputs_BTD = 3 * torch.randn(rows, 7, 5)
     lengths_B = torch.randint(1, 8, (rows,)) if ragged else None
     loop_BTH, loop_states = both(inputs_BTD, lengths_B)  # a graph is wanted
@@ -414,8 +459,9 @@ def test_both_directions_by_the_kernel_are_those_of_the_loop(rows: int, layers: 
 
 def test_the_kernel_bears_large_numbers() -> None:
     gates_BTG = torch.tensor([1e4, -1e4, 0.0, 80.0]).repeat_interleave(2).view(1, 1, 8)  # g i f o
-    _, _, cell_BH = run_lstm(gates_BTG, torch.zeros(8, 2), torch.tensor([1]), leftward=False)
+    lstm = make_cell("lstm")
+    _, (_, cell_BH) = run(lstm, gates_BTG, torch.zeros(8, 2), None)
     assert cell_BH.abs().max() < 1e-37
-    _, last_BH, cell_BH = run_lstm(-gates_BTG, torch.zeros(8, 2), torch.tensor([1]), leftward=False)
+    _, (last_BH, cell_BH) = run(lstm, -gates_BTG, torch.zeros(8, 2), None)
     assert cell_BH.tolist() == [[-1.0, -1.0]]
     assert last_BH.abs().max() < 1e-6  # σ(-80)

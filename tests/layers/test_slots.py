@@ -10,8 +10,11 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from builders import some_vocabulary
+from chainrule.layers.outputs.base import OutputLayer
 from chainrule.layers.outputs.hierarchical import Hierarchical
 from chainrule.layers.outputs.softmax import Softmax
 from chainrule.layers.slots import Slots, collapsed
@@ -22,6 +25,13 @@ def naive_collapse(filled: tuple[int, ...], blank: int) -> list[int]:
     return [word for word, _ in itertools.groupby(filled) if word != blank]
 
 
+def table(slots: Slots, features_BUD: Tensor, output: OutputLayer) -> Tensor:
+    """log p of every word, and of the blank as the last of all -> BU(V+1)."""
+    blank_BU1 = slots.blank(features_BUD).sigmoid()
+    words_BUV = output.log_probs(features_BUD.flatten(0, 1)).view(*features_BUD.shape[:2], -1)
+    return torch.cat([words_BUV + (1 - blank_BU1).log(), blank_BU1.log()], 2)
+
+
 @pytest.mark.parametrize("layer", [Softmax, Hierarchical])
 def test_the_loss_is_that_of_all_ways_to_fill_the_slots(layer: type) -> None:
     torch.manual_seed(0)
@@ -29,7 +39,7 @@ def test_the_loss_is_that_of_all_ways_to_fill_the_slots(layer: type) -> None:
     output, slots = layer(layer.Config(), 6, some_vocabulary(V)).eval(), Slots(5, 6, 2)  # type: ignore[attr-defined]
     features_BUD = torch.randn(2, U, 6)
     targets = [[1, 1], [2]]
-    table_BUV = slots.log_probs(features_BUD.flatten(0, 1), output).view(2, U, V + 1)
+    table_BUV = table(slots, features_BUD, output).detach()
     torch.testing.assert_close(table_BUV.exp().sum(2), torch.ones(2, U))
     expected = 0.0
     for row, target in enumerate(targets):
@@ -42,7 +52,32 @@ def test_the_loss_is_that_of_all_ways_to_fill_the_slots(layer: type) -> None:
         expected -= math.log(p)
     lengths_B = torch.tensor([2, 1])
     loss = slots.loss(features_BUD, torch.tensor(slots_B), output, torch.tensor([[1, 1], [2, 0]]), lengths_B)
-    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_loss_and_gradients_are_those_of_torch() -> None:
+    torch.manual_seed(1)
+    V, slots_B, lengths_B = 7, torch.tensor([12, 9, 5, 12]), torch.tensor([5, 3, 0, 6])
+    output, slots = Softmax(Softmax.Config(), 6, some_vocabulary(V)).double(), Slots(5, 6, 2).double()
+    features_BUD = torch.randn(4, 12, 6, dtype=torch.double, requires_grad=True)
+    targets_BT = torch.randint(0, V, (4, 6))
+    targets_BT[0, :2] = 3  # the same word twice
+    ours = slots.loss(features_BUD, slots_B, output, targets_BT, lengths_B)
+    log_probs_UBV = table(slots, features_BUD, output).transpose(0, 1)
+    theirs = functional.ctc_loss(log_probs_UBV, targets_BT, slots_B, lengths_B, blank=V, reduction="sum")
+    torch.testing.assert_close(ours, theirs)
+    watched = [features_BUD, output.weight_VD, slots.blank.weight]
+    torch.testing.assert_close(torch.autograd.grad(ours, watched), torch.autograd.grad(theirs, watched))
+
+
+@pytest.mark.parametrize("layer", [Softmax, Hierarchical])
+def test_the_best_filling_is_the_most_probable_of_each_slot(layer: type) -> None:
+    torch.manual_seed(2)
+    output, slots = layer(layer.Config(), 6, some_vocabulary(5)).eval(), Slots(5, 6, 2)  # type: ignore[attr-defined]
+    features_BUD, slots_B = torch.randn(30, 8, 6), torch.arange(30) % 9
+    expected = collapsed(table(slots, features_BUD, output).argmax(2), slots_B, 5)
+    assert slots.best(features_BUD, slots_B, output) == expected
+    assert any(len(row) < count for row, count in zip(expected, slots_B.tolist(), strict=True))
 
 
 def test_a_target_that_does_not_fit_counts_nothing() -> None:
@@ -50,7 +85,7 @@ def test_a_target_that_does_not_fit_counts_nothing() -> None:
     features_BUD = torch.randn(1, 2, 6, requires_grad=True)
     loss = slots.loss(features_BUD, torch.tensor([2]), output, torch.tensor([[1, 1]]), torch.tensor([2]))
     loss.backward()
-    assert float(loss) == 0  # two equal words need a blank between them
+    assert float(loss.detach()) == 0  # two equal words need a blank between them
     assert features_BUD.grad is not None
     assert not features_BUD.grad.any()
 

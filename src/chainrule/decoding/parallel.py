@@ -7,13 +7,18 @@ the first word that does not is put right; where that word stands in the draft, 
 writes one word at least, and the result is that of greedy search, word for word. How much is read at a time follows
 how much agreed before.
 
-Legend: B sources, K lengths tried, R rows, T time, V vocabulary, H width of a state.
+A word said twice in a row is the commonest mistake of a pass that cannot see what else it says (Lee et al., 2018). The
+surest of such places keeps the word. Another takes its second choice, if that is nearly as probable as the first, and
+is left out if not.
+
+Legend: B sources, K lengths tried, R rows, T time, V vocabulary, H width of a state, M places.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +29,10 @@ from chainrule.types import Source, State
 
 FIRST_WINDOW = 8
 """Tokens of a draft that are read by the first pass at most."""
+
+
+NEAR = math.log(2)
+"""How much less probable a second choice may be, in nats, to be taken for a word that is said already."""
 
 
 class ParallelWriter(Protocol):
@@ -41,18 +50,23 @@ class ParallelWriter(Protocol):
         """The most probable lengths of each target, `eos` not counted, the best first -> BK."""
         ...
 
-    def at_once(
-        self, encoded: Any, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None, *, sure: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """The most probable token of all places of rows of given lengths -> RT, and log p of them RT if wanted."""
+    def at_once(self, encoded: Any, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """log p, but for a constant a place, of all tokens at all places of rows of given lengths -> RTV.
+
+        `known` are tokens RT and which of them are to be seen, bool RT.
+        """
         ...
 
     def by_slots(self, encoded: Any) -> list[list[int]] | None:
         """The tokens of each target, by models that write into slots instead of foretelling a length; else None."""
         ...
 
-    def drafted(self, encoded: Any, memory: Any) -> list[list[int]]:
-        """What one pass says for each source, which the memory of a state may know already."""
+    def drafted(self, encoded: Any, memory: Any) -> tuple[Tensor, Tensor]:
+        """What one pass says for each source BTV, and its length B; the memory of a state may know it already."""
+        ...
+
+    def log_probs_of(self, memory: Any, hidden_RH: Tensor, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
+        """log p of each target after the inputs up to it, which are read from the first place on -> RT."""
         ...
 
     def check(self, memory: Any, hidden_RH: Tensor, place: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,13 +96,8 @@ def translate_in_parallel(
     length_BK = model.foretold(encoded, lengths)
     B, K = length_BK.shape
     length_R = length_BK.flatten()
-    tokens_RT, log_prob_RT = model.at_once(encoded, length_R, sure=refine > 0)
-    for turn in range(refine):
-        assert log_prob_RT is not None
-        tokens_RT, log_prob_RT = _refined(
-            model, encoded, length_R, tokens_RT, log_prob_RT, 1 - (turn + 1) / (refine + 1)
-        )
-    rows = _cut(tokens_RT, length_R, eos)
+    scores_RTV = model.at_once(encoded, length_R)
+    rows = _refined(model, encoded, length_R, scores_RTV, refine, eos) if refine else _said(scores_RTV, length_R, eos)
     if K == 1:
         return rows
     best_B = _score(model, encoded, rows, K, eos).view(B, K).argmax(1)
@@ -111,28 +120,67 @@ def _check_slots(lengths: int, refine: int) -> None:
 
 
 def _refined(
-    model: ParallelWriter, encoded: Any, length_R: Tensor, tokens_RT: Tensor, log_prob_RT: Tensor, share: float
-) -> tuple[Tensor, Tensor]:
-    """Predict the least sure share of each row's tokens again, with the others in sight -> tokens RT, log p RT."""
-    beyond_RT = torch.arange(tokens_RT.shape[1], device=length_R.device) >= length_R[:, None]
-    rank_RT = log_prob_RT.masked_fill(beyond_RT, 1.0).argsort(1).argsort(1)  # 0: the least sure
-    shown_RT = (rank_RT >= (length_R * share).ceil()[:, None]) & ~beyond_RT
-    new_RT, new_log_prob_RT = model.at_once(encoded, length_R, (tokens_RT, shown_RT), sure=True)
-    assert new_log_prob_RT is not None
-    return torch.where(shown_RT, tokens_RT, new_RT), torch.where(shown_RT, log_prob_RT, new_log_prob_RT)
+    model: ParallelWriter, encoded: Any, length_R: Tensor, scores_RTV: Tensor, turns: int, eos: int
+) -> list[list[int]]:
+    """Predict the least sure tokens of each row again with the others in sight, fewer each turn.
 
-
-def _cut(tokens_RT: Tensor, length_R: Tensor, eos: int) -> list[list[int]]:
-    """The tokens of each row up to its length or its first `eos`, said once where they are said twice in a row."""
-    return [_said(row[:length], eos) for row, length in zip(tokens_RT.tolist(), length_R.tolist(), strict=True)]
-
-
-def _said(row: list[int], eos: int) -> list[int]:
-    """The tokens before the first `eos`, without repetitions.
-
-    A word said twice in a row is the commonest mistake of a pass that cannot see what else it says (Lee et al., 2018).
+    What is left of repetitions then has been seen and kept, so they are said once and nothing stands in for them.
     """
-    return [token for token, _ in groupby(_until(row, eos))]
+    tokens_RT, log_prob_RT = _surest(scores_RTV)
+    beyond_RT = torch.arange(tokens_RT.shape[1], device=length_R.device) >= length_R[:, None]
+    for turn in range(1, turns + 1):
+        masked_R = (length_R * (1 - turn / (turns + 1))).ceil()
+        rank_RT = log_prob_RT.masked_fill(beyond_RT, 1.0).argsort(1).argsort(1)  # 0: the least sure
+        shown_RT = (rank_RT >= masked_R[:, None]) & ~beyond_RT
+        new_RT, new_log_prob_RT = _surest(model.at_once(encoded, length_R, (tokens_RT, shown_RT)))
+        tokens_RT = torch.where(shown_RT, tokens_RT, new_RT)
+        log_prob_RT = torch.where(shown_RT, log_prob_RT, new_log_prob_RT)
+    return [[token for token, _ in groupby(row)] for row in _rows(tokens_RT, length_R, eos)]
+
+
+def _surest(scores_RTV: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable tokens and log p of them -> RT, RT."""
+    best_RT, tokens_RT = scores_RTV.max(2)
+    return tokens_RT, best_RT - scores_RTV.logsumexp(2)
+
+
+def _rows(tokens_RT: Tensor, length_R: Tensor, eos: int) -> list[list[int]]:
+    """The tokens of each row up to its length or its first `eos`."""
+    return [_until(row[:length], eos) for row, length in zip(tokens_RT.tolist(), length_R.tolist(), strict=True)]
+
+
+def _said(scores_RTV: Tensor, length_R: Tensor, eos: int) -> list[list[int]]:
+    """The most probable tokens of each row up to its length or its first `eos`, none of them twice in a row."""
+    tokens_RT = scores_RTV.argmax(2)
+    rows = _rows(tokens_RT, length_R, eos)
+    again = [(number, place) for number, row in enumerate(rows) for place in _repeated(row)]
+    if not again:
+        return rows
+    number_M, place_M = torch.tensor(again, device=length_R.device).unbind(1)
+    best_M2, token_M2 = scores_RTV[number_M, place_M].topk(2)
+    behind_M = best_M2[:, 0] - best_M2[:, 1]
+    second = dict(zip(again, zip(token_M2[:, 1].tolist(), behind_M.tolist(), strict=True), strict=True))
+    return [_until(_once(number, row, second), eos) for number, row in enumerate(rows)]
+
+
+def _repeated(row: list[int]) -> list[int]:
+    """The places whose token also stands beside them."""
+    same = [False, *(one == other for one, other in pairwise(row)), False]
+    return [place for place in range(len(row)) if same[place] or same[place + 1]]
+
+
+def _once(number: int, row: list[int], second: dict[tuple[int, int], tuple[int, float]]) -> list[int]:
+    """A row that says no token twice in a row, given each repeated place's second choice and how far it is behind."""
+    kept: list[int] = []
+    for token, run in groupby(range(len(row)), row.__getitem__):
+        places = [*run]
+        surest = max(places, key=lambda place: second[number, place][1]) if len(places) > 1 else places[0]
+        for place in places:
+            if place == surest:
+                kept.append(token)
+            elif second[number, place][1] <= NEAR:
+                kept.append(second[number, place][0])
+    return [token for token, _ in groupby(kept)]
 
 
 def _until(row: list[int], eos: int) -> list[int]:
@@ -148,8 +196,7 @@ def _score(model: ParallelWriter, encoded: Any, rows: list[list[int]], count: in
     state = model.select(state, torch.arange(R, device=device) // count)
     targets_RT = torch.tensor([[*row, *[eos] * (T - len(row))] for row in rows], device=device)
     inputs_RT = torch.cat([targets_RT.new_full((R, 1), eos), targets_RT[:, :-1]], 1)
-    log_probs_RTV, _ = model.check(state.memory, state.hidden_RH, 0, inputs_RT)
-    log_prob_RT = log_probs_RTV.gather(2, targets_RT.unsqueeze(2)).squeeze(2)
+    log_prob_RT = model.log_probs_of(state.memory, state.hidden_RH, inputs_RT, targets_RT)
     tokens_R = torch.tensor([len(row) + 1 for row in rows], device=device)
     held_RT = torch.arange(T, device=device) < tokens_R[:, None]
     return (log_prob_RT * held_RT).sum(1) / tokens_R
@@ -171,7 +218,9 @@ def draft_in_parallel(
     encoded = model.encode(source)
     state = model.opened(encoded, stepping=True)
     memory, hidden_RH = state.memory, state.hidden_RH
-    rows = [_Row(draft, limit, eos) for draft, limit in zip(model.drafted(encoded, memory), limits, strict=True)]
+    if (drafts := model.by_slots(encoded)) is None:
+        drafts = _said(*model.drafted(encoded, memory), eos)
+    rows = [_Row(_until(draft, eos), limit, eos) for draft, limit in zip(drafts, limits, strict=True)]
     going = rows
     while going:
         inputs = [row.inputs() for row in going]
@@ -194,7 +243,7 @@ class _Row:
     """A target in the making: what is sure of it, and what of a draft may come next."""
 
     def __init__(self, draft: list[int], limit: int, eos: int) -> None:
-        self.draft = [*_said(draft, eos), eos]
+        self.draft = [*draft, eos]
         self.limit, self.eos = limit, eos
         self.tokens: list[int] = []
         self.next = 0  # where in the draft the next token is looked for

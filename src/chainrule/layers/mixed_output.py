@@ -71,11 +71,11 @@ class MixedOutput(nn.Module):
         first_ND, second_ND, odds_N1 = hidden_ND.split([self.width, self.width, 1], 1)
         return first_ND, second_ND, odds_N1
 
-    def best(self, hidden_ND: Tensor) -> Tensor:
-        """The most probable token by features of one prediction -> N; normalising is left out where it can be."""
+    def scores(self, hidden_ND: Tensor) -> Tensor:
+        """log p of all tokens by features of one prediction NV, but for a constant a row, which is quicker to have."""
         if isinstance(self.base, WordVectors):
-            return functional.linear(hidden_ND, self.base.weight_VD, self.base.bias_V).argmax(1)
-        return self.base.log_probs(hidden_ND).argmax(1)
+            return functional.linear(hidden_ND, self.base.weight_VD, self.base.bias_V)
+        return self.base.log_probs(hidden_ND)
 
     def tie(self, weight_VD: nn.Parameter) -> None:
         """Use the embedding as the word vectors of the layer."""

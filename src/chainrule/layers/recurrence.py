@@ -20,8 +20,11 @@ from chainrule.errors import ConfigError, unknown_name
 from chainrule.graphs import left_out
 from chainrule.layers.cells import Gru, Lstm, Rnn
 from chainrule.layers.dropout import drop
-from chainrule.layers.lstm_kernel import run_lstm
+from chainrule.layers.recurrent_kernel import run, serves
 from chainrule.layers.unroll import Cell, States, unroll
+
+KERNEL_ROWS = 8
+"""Rows up to which a kernel is quicker over some steps than a product of matrices at each."""
 
 State = list[States]
 """One tuple a layer: (h_BH,), or (h_BH, c_BH) for the lstm kinds."""
@@ -108,6 +111,9 @@ class RecurrentLayer(nn.Module):
         weight_GH: Tensor = self.weight_hidden_GH
         if self.recurrent_dropout and self.training:
             weight_GH = functional.dropout(weight_GH, self.recurrent_dropout)
+        elif len(gates_TBG) > 1 and gates_TBG.shape[1] <= KERNEL_ROWS and serves(self.cell, gates_TBG):
+            hidden_BTH, state = run(self.cell, gates_TBG.transpose(0, 1), weight_GH, self.extra, state)
+            return hidden_BTH.transpose(0, 1), state
         return unroll(self.cell, gates_TBG, weight_GH, self.extra, state)
 
 
@@ -211,7 +217,7 @@ class Bidirectional(nn.Module):
     ) -> None:
         """`hidden_size` is that of one direction."""
         super().__init__()
-        self.kind, self.dropout = kind, dropout
+        self.cell, self.dropout = make_cell(kind, reset=reset), dropout
         widths = [input_size] + [2 * hidden_size] * (layers - 1)
         self.rightward = nn.ModuleList(Recurrence(kind, width, hidden_size, reset=reset) for width in widths)
         self.leftward = nn.ModuleList(Recurrence(kind, width, hidden_size, reset=reset) for width in widths)
@@ -221,7 +227,7 @@ class Bidirectional(nn.Module):
 
         H is twice the width of a direction. Rows end after `lengths_B` steps, each at least 1 (None: all have T).
         """
-        if self._kernel_serves(inputs_BTD):
+        if not self.training and serves(self.cell, inputs_BTD):
             return self._by_kernel(inputs_BTD, lengths_B)
         hidden_BTH, after = inputs_BTD, []
         for depth, (rightward, leftward) in enumerate(zip(self.rightward, self.leftward, strict=True)):
@@ -233,15 +239,8 @@ class Bidirectional(nn.Module):
             after.append(tuple(torch.cat(parts, 1) for parts in zip(right, left, strict=True)))
         return hidden_BTH, after
 
-    def _kernel_serves(self, inputs_BTD: Tensor) -> bool:
-        """Whether a kernel has all of this, and nothing in it is to be trained or dropped."""
-        ours = inputs_BTD.device.type == "cpu" and inputs_BTD.dtype == torch.float32
-        return self.kind == "lstm" and ours and not (torch.is_grad_enabled() or self.training)
-
     def _by_kernel(self, inputs_BTD: Tensor, lengths_B: Tensor | None) -> tuple[Tensor, State]:
         """The same in a fraction of the time; beyond the end of a row there are zeros."""
-        B, T, _ = inputs_BTD.shape
-        lengths_B = torch.full((B,), T) if lengths_B is None else lengths_B
         hidden_BTH, after = inputs_BTD, []
         for pair in zip(self.rightward, self.leftward, strict=True):
             found = []
@@ -250,9 +249,11 @@ class Bidirectional(nn.Module):
                 layer = side.layers[0]
                 assert isinstance(layer, RecurrentLayer)
                 gates_BTG = functional.linear(hidden_BTH, layer.weight_input_GD, layer.bias_G)
-                found.append(run_lstm(gates_BTG, layer.weight_hidden_GH, lengths_B, leftward=leftward))
-            hidden_BTH, *last = (torch.cat(parts, -1) for parts in zip(*found, strict=True))
-            after.append(tuple(last))
+                weights = layer.weight_hidden_GH, layer.extra
+                own_BTH, last = run(layer.cell, gates_BTG, *weights, None, lengths_B, leftward=leftward)
+                found.append((own_BTH, *last))
+            hidden_BTH, *joined = (torch.cat(parts, -1) for parts in zip(*found, strict=True))
+            after.append(tuple(joined))
         return hidden_BTH, after
 
 

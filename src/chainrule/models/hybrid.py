@@ -142,6 +142,15 @@ class Hybrid(Translator):
         features_RTD, _, path_RTH = self.core.write(memory, hidden_RH, self.embedding(tokens_RT), joined_RTD)
         return self.core.log_probs(self.output, features_RTD, memory, place), path_RTH
 
+    def log_probs_of(self, memory: Plan, hidden_RH: Tensor, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
+        """log p of each target after the inputs up to it, which are read from the first place on -> RT."""
+        T = inputs_RT.shape[1]
+        memory = self._ready(memory, T)
+        joined_RTD = at_places(memory.joined_APD, memory.rows, 0, T)
+        features_RTD, _, _ = self.core.write(memory, hidden_RH, self.embedding(inputs_RT), joined_RTD)
+        packed_RTD = self.core.packed(features_RTD, memory, 0)
+        return self.output.log_prob(packed_RTD.flatten(0, 1), targets_RT.flatten()).view_as(targets_RT)
+
     def _look(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Tensor, Writing]:
         """Append T target tokens -> the first branch's features RTD, where it looked RTS, and the longer state."""
         memory, hidden_RH, place = state
@@ -167,13 +176,11 @@ class Hybrid(Translator):
         scores_BL = self.length(encoded.states_BSE, encoded.mask_BS)
         return self.length.best(scores_BL, encoded.tokens_B - 1, count)
 
-    def at_once(
-        self, encoded: Encoded, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None, *, sure: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """The most probable token of every place, in rows of so many tokens, R = A·W of them for A sources.
+    def at_once(self, encoded: Encoded, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """log p, but for a constant a place, of all tokens at all places of rows of given lengths -> RTV.
 
-        `known` are tokens RT and which of them are revealed, bool RT, none of them beyond its row. What stands beyond
-        a row's length means nothing. -> (tokens RT, log p of them RT if it is wanted)
+        The R = A·W rows are those of A sources. `known` are tokens RT and which of them are revealed, bool RT, none of
+        them beyond its row. What stands beyond a row's length means nothing.
         """
         shown = None
         if known is not None:
@@ -183,11 +190,7 @@ class Hybrid(Translator):
         features_RTD = self.core.features_at_once(
             encoded, aligned, lengths_R + 1, self.config.allocation_threshold, shown
         )[:, :-1]
-        R, T, _ = features_RTD.shape
-        if not sure:
-            return self.output.best(features_RTD.flatten(0, 1)).view(R, T), None
-        log_prob_N, token_N = self.output.base.log_probs(features_RTD.flatten(0, 1)).max(1)
-        return token_N.view(R, T), log_prob_N.view(R, T)
+        return self.output.scores(features_RTD.flatten(0, 1)).view(*features_RTD.shape[:2], self.output.size)
 
     def by_slots(self, encoded: Encoded) -> list[list[int]] | None:
         """The tokens that the slots of each source leave; None where the branch goes by lengths."""
@@ -195,16 +198,12 @@ class Hybrid(Translator):
             return None
         return self.slots.best(*self._slot_features(encoded), self.output.base)
 
-    def drafted(self, encoded: Encoded, memory: Plan) -> list[list[int]]:
-        """What one pass says for each source, looked up where the plan has it."""
-        if (rows := self.by_slots(encoded)) is not None:
-            return rows
+    def drafted(self, encoded: Encoded, memory: Plan) -> tuple[Tensor, Tensor]:
+        """What one pass says for each source BTV, and its length B, looked up where the plan has it."""
         if memory.second is not None and memory.second.table_APV is not None:
-            lengths_B, tokens_BT = memory.second.places_A - 1, memory.second.table_APV.argmax(2)
-        else:
-            lengths_B = self.foretold(encoded)[:, 0]
-            tokens_BT, _ = self.at_once(encoded, lengths_B)
-        return [row[:length] for row, length in zip(tokens_BT.tolist(), lengths_B.tolist(), strict=True)]
+            return memory.second.table_APV, memory.second.places_A - 1
+        lengths_B = self.foretold(encoded)[:, 0]
+        return self.at_once(encoded, lengths_B), lengths_B
 
     def _slot_features(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
         """Features of all slots BUD, and how many each source has B."""

@@ -247,7 +247,7 @@ class HybridCore(nn.Module):
             with torch.no_grad():
                 features_BTD = self.parallel(inputs_BTD, memory, places_B)
                 wrong_BT = torch.zeros_like(held_BT)
-                wrong_BT[held_BT] = output.best(features_BTD[held_BT]) != targets_BT[held_BT]
+                wrong_BT[held_BT] = output.scores(features_BTD[held_BT]).argmax(1) != targets_BT[held_BT]
                 shown_BT = glanced(wrong_BT, held_BT, revealed.share)
             known, asked_BT = Known(revealed.embedding(targets_BT), shown_BT), held_BT & ~shown_BT
         features_MD = self.parallel(inputs_BTD, memory, places_B, known)[asked_BT]
