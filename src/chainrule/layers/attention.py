@@ -17,6 +17,7 @@ from chainrule.layers.dot_product import causal_mask as causal_mask  # offered t
 from chainrule.layers.dot_product import dot_product_attention
 from chainrule.layers.memory import regrouped
 from chainrule.layers.positions import Rotary
+from chainrule.layers.step_attention import attend_step, serves
 
 FIRST_ROOM = 32
 """Positions that an empty cache has room for."""
@@ -211,6 +212,9 @@ def attend(
         query, key, value = parts_B3HTE.unbind(1)
     else:
         cache = cache.append(parts_B3HTE[:, 1:])
+        if T == 1 and mask is None and cache.own_AWN is not None and serves(projected_NX):
+            found_BHE = attend_step(parts_B3HTE[:, 0, :, 0], cache.pairs_AC2HE, cache.own_AWN, scale)
+            return found_BHE.flatten(1), cache
         query, (key, value), mask = cache.group(parts_B3HTE[:, 0]), cache.grouped(), cache.mask(T, mask)
     alone = mask is None and causal and T > 1
     mixed = dot_product_attention(query, key, value, mask, dropout, causal=alone, scale=scale)
