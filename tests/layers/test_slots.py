@@ -22,7 +22,11 @@ from chainrule.layers.slots import Slots, collapsed
 
 def naive_collapse(filled: tuple[int, ...], blank: int) -> list[int]:
     """Repeats as one, then no blanks, word by word."""
-    return [word for word, _ in itertools.groupby(filled) if word != blank]
+    words: list[int] = []
+    for place, word in enumerate(filled):
+        if word != blank and (place == 0 or filled[place - 1] != word):
+            words.append(word)
+    return words
 
 
 def table(slots: Slots, features_BUD: Tensor, output: OutputLayer) -> Tensor:

@@ -13,6 +13,8 @@ features, V vocabulary, T target time, X states of a way, N slots of all rows.
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -85,7 +87,5 @@ def summed_ways(words_BUT: Tensor, blank_BU1: Tensor, targets_BT: Tensor, slots_
 
 def collapsed(filled_BU: Tensor, slots_B: Tensor, blank: int) -> list[list[int]]:
     """Rows of filled slots, so many each, with repeated words taken as one and without blanks."""
-    kept_BU = (filled_BU != blank) & (torch.arange(filled_BU.shape[1], device=slots_B.device) < slots_B[:, None])
-    kept_BU[:, 1:] &= filled_BU[:, 1:] != filled_BU[:, :-1]
-    tokens = filled_BU[kept_BU].split(kept_BU.sum(1).tolist())
-    return [row.tolist() for row in tokens]
+    rows = zip(filled_BU.tolist(), slots_B.tolist(), strict=True)
+    return [[word for word, _ in groupby(row[:slots]) if word != blank] for row, slots in rows]
