@@ -66,6 +66,16 @@ def test_contenders_are_trained_once_and_measured_in_all_their_ways(files, recip
     assert [point.quality for point in again] == [point.quality for point in points[:2]]
 
 
+def test_what_the_command_sets_wins_over_the_recipe_and_its_contenders(files, recipe, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
+    recipe.write_text(RECIPE.replace("ways =", "training = { steps = 5, lr = 0.5 }\nways ="), encoding="utf-8")
+    options = {"recipe": recipe, "valid": files["valid"], "test": files["test"], "only": ["teacher"]}
+    for settings, steps in (({}, 5), ({"training": {"steps": 2}}, 2)):
+        weigh(*files["train"], out=tmp_path / str(steps), settings=settings, **options)
+        training = cr.load(tmp_path / str(steps) / "teacher").config.training
+        assert (training.steps, training.lr) == (steps, 0.5)
+
+
 def test_a_recipe_says_what_is_wrong_with_it(tmp_path) -> None:
     def error(text: str) -> str:
         path = tmp_path / "r.toml"

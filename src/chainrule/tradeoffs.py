@@ -149,19 +149,20 @@ def weigh(
     settings: Mapping[str, Any] | None = None,
     listener: Listener | None = None,
 ) -> list[Point]:
-    """Train the contenders of a recipe (`only` those named) and measure them on `test` in all their ways."""
+    """Train the contenders of a recipe (`only` those named) and measure them on `test` in all their ways.
+
+    `settings` win over the recipe's, also over those of a contender.
+    """
     listener, place = listener or Listener(), Path(out)
     shared, entries = read_entries(recipe)
     if unknown := set(only) - {entry.name for entry in entries}:
         raise ConfigError(f"'{min(unknown)}' is no contender of {recipe}; it has {', '.join(e.name for e in entries)}")
-    shared = merge(shared, settings or {})
     chosen = [entry for entry in entries if not only or entry.name in only]
     for entry in chosen:
         listener.note(f"{entry.name}:")
         texts = _distilled(place, entry, entries, data, listener) if entry.teacher else data
-        run = train(
-            *texts, valid=valid, out=place / entry.folder, settings=merge(shared, entry.settings), listener=listener
-        )
+        wanted = merge(merge(shared, entry.settings), settings or {})
+        run = train(*texts, valid=valid, out=place / entry.folder, settings=wanted, listener=listener)
         if not run.result:
             raise RunError(f"{run.folder.path} was stopped before it was finished; run the same command again to go on")
     return measure_all(place, chosen, entries, path_strings(test), listener.note)
