@@ -115,3 +115,11 @@ def test_dropout_is_off_inside_and_as_before_outside() -> None:
     assert model.training
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
+
+
+def test_a_part_that_is_in_training_rests_too() -> None:
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout()).eval()
+    model[1].train()  # as when a finished model is put into a larger one
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+        assert torch.is_inference_mode_enabled()

@@ -109,12 +109,14 @@ def total(values_N: Tensor) -> float:
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
     """No gradients, and no dropout in models that have it; both are as before afterwards."""
-    trained = model if isinstance(model, nn.Module) and model.training else None
-    if trained is not None:  # asked first: going through all modules takes as long as a short line
-        trained.eval()
+    if not isinstance(model, nn.Module) or not any(module.training for module in model.modules()):
+        with torch.inference_mode():  # at rest already: to set what is set takes as long as a short line
+            yield
+        return
+    was_training = model.training
+    model.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        if trained is not None:
-            trained.train()
+        model.train(was_training)
