@@ -65,8 +65,8 @@ class ParallelWriter(Protocol):
         """What one pass says for each source BTV, and its length B; the memory of a state may know it already."""
         ...
 
-    def log_probs_of(self, memory: Any, hidden_RH: Tensor, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
-        """log p of each target after the inputs up to it, which are read from the first place on -> RT."""
+    def log_probs_of(self, state: State, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
+        """log p of each target after the state and the inputs up to it -> RT."""
         ...
 
     def check(self, memory: Any, hidden_RH: Tensor, place: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
@@ -196,7 +196,7 @@ def _score(model: ParallelWriter, encoded: Any, rows: list[list[int]], count: in
     state = model.select(state, torch.arange(R, device=device) // count)
     targets_RT = torch.tensor([[*row, *[eos] * (T - len(row))] for row in rows], device=device)
     inputs_RT = torch.cat([targets_RT.new_full((R, 1), eos), targets_RT[:, :-1]], 1)
-    log_prob_RT = model.log_probs_of(state.memory, state.hidden_RH, inputs_RT, targets_RT)
+    log_prob_RT = model.log_probs_of(state, inputs_RT, targets_RT)
     tokens_R = torch.tensor([len(row) + 1 for row in rows], device=device)
     held_RT = torch.arange(T, device=device) < tokens_R[:, None]
     return (log_prob_RT * held_RT).sum(1) / tokens_R

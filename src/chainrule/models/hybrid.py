@@ -142,13 +142,9 @@ class Hybrid(Translator):
         features_RTD, _, path_RTH = self.core.write(memory, hidden_RH, self.embedding(tokens_RT), joined_RTD)
         return self.core.log_probs(self.output, features_RTD, memory, place), path_RTH
 
-    def log_probs_of(self, memory: Plan, hidden_RH: Tensor, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
-        """log p of each target after the inputs up to it, which are read from the first place on -> RT."""
-        T = inputs_RT.shape[1]
-        memory = self._ready(memory, T)
-        joined_RTD = at_places(memory.joined_APD, memory.rows, 0, T)
-        features_RTD, _, _ = self.core.write(memory, hidden_RH, self.embedding(inputs_RT), joined_RTD)
-        packed_RTD = self.core.packed(features_RTD, memory, 0)
+    def log_probs_of(self, state: Writing, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
+        """log p of each target after the state and the inputs up to it -> RT."""
+        packed_RTD, _ = self.read(state, inputs_RT)
         return self.output.log_prob(packed_RTD.flatten(0, 1), targets_RT.flatten()).view_as(targets_RT)
 
     def _look(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Tensor, Writing]:
