@@ -19,6 +19,7 @@ import torch
 from harness import Figure, alternate, arguments, begin, report, speed, speed_up
 
 import chainrule as cr
+from chainrule.base.devices import threads
 from chainrule.decoding import (
     Chooser,
     Drafted,
@@ -30,9 +31,8 @@ from chainrule.decoding import (
     draft_one,
     generate,
 )
-from chainrule.demo import builtin_text
-from chainrule.drafting import open_draft
-from chainrule.machine import threads
+from chainrule.experiments.demo import builtin_text
+from chainrule.inference.drafts import open_draft
 
 PROMPTS, SEED = ("ROMEO:\n", "First Citizen:\n", "The king", "KING RICHARD III:\nNow", "What is"), 1
 SHAPE = {"embedding": 128, "layers": 4, "heads": 4, "context": 128}

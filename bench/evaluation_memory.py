@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from harness import Figure, arguments, begin, report
 
+from chainrule.base.devices import PeakMemory
+from chainrule.checkpoint.folder import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.data.store import open_store
-from chainrule.evaluation.report import evaluate
-from chainrule.machine import PeakMemory
-from chainrule.runs import build_model
+from chainrule.evaluation.text import evaluate
 from chainrule.text.readers import open_texts
 from chainrule.text.tokenizers import train_tokenizer
 from chainrule.types import Vocabulary

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from harness import Figure, Times, alternate, arguments, begin, report, speed, speed_up
 
+from chainrule.base.devices import threads
+from chainrule.checkpoint.folder import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.decoding.generate import generate
 from chainrule.decoding.greedy import Greedy
-from chainrule.machine import threads
 from chainrule.models.translator import Given
-from chainrule.runs import build_model
 from chainrule.types import Source, Vocabulary
 
 VOCABULARY, EOS, RARE = 4000, 0, 1000

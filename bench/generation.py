@@ -17,11 +17,11 @@ from harness import Figure, alternate, arguments, begin, parameter_count, report
 from torch import Tensor, nn
 from transformer_training import FORMS, HEADS, LAYERS, VOCABULARY, WIDTH, peer_model
 
+from chainrule.base.devices import threads
+from chainrule.checkpoint.folder import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.decoding import Greedy, generate
-from chainrule.machine import threads
 from chainrule.models.language_model import LanguageModel
-from chainrule.runs import build_model
 from chainrule.types import Vocabulary
 
 POSITIONS, WINDOWS, BOS = 512, (64, 256), 0

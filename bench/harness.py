@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from chainrule.base.devices import physical_cores
+from chainrule.checkpoint.folder import Checkpoint, RunFolder, build_model
 from chainrule.config import RunConfig, parse
 from chainrule.data.batches import Batches
-from chainrule.machine import physical_cores
 from chainrule.objectives.likelihood import Likelihood
-from chainrule.runs import Checkpoint, RunFolder, build_model
 from chainrule.training.loop import Hooks, Trainer
 from chainrule.types import Batch, Vocabulary
 

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from harness import Figure, Times, alternate, arguments, begin, report, speed, speed_up
 
+from chainrule.base.devices import threads
+from chainrule.checkpoint.folder import build_model
 from chainrule.config import RunConfig, parse
-from chainrule.machine import threads
 from chainrule.models.language_model import LanguageModel
-from chainrule.runs import build_model
 from chainrule.types import Vocabulary
 
 VOCABULARY = 66

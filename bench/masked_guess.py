@@ -16,7 +16,7 @@ from harness import Figure, arguments, begin, report
 from chainrule.api import load
 from chainrule.errors import ConfigError
 from chainrule.evaluation.masked import guess, hidden_at_once, tell
-from chainrule.masked_run import load_masked
+from chainrule.runs.masked import load_masked
 
 
 def main() -> None:

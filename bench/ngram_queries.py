@@ -21,8 +21,8 @@ import numpy as np
 from harness import Figure, alternate, arguments, begin, report, speed, speed_up
 from ngram_size import estimated
 
-from chainrule.interop.exporting import export
-from chainrule.run import Run
+from chainrule.interop.formats import export
+from chainrule.runs.language_model import Run
 
 MOST_DIFFERENCE = 1e-4
 """Of the log10 of a line, relative to it: kenlm adds up in single precision, the file has seven digits."""

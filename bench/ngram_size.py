@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import Figure, arguments, begin, report
 
 from chainrule.api import train
-from chainrule.run import Run
+from chainrule.runs.language_model import Run
 
 MEGABYTE = 1_000_000
 FORMS = {"plain": False, "quantised": True}

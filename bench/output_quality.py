@@ -11,8 +11,8 @@ from pathlib import Path
 from harness import Figure, arguments, begin, report
 
 from chainrule.api import make_config
-from chainrule.fitting import fit
-from chainrule.run import Run
+from chainrule.runs.language_model import Run
+from chainrule.training.fit import fit
 
 BARS = {"softmax": None, "adaptive": 1.1, "sampled": 1.1, "nce": 1.2, "hierarchical": 1.2}
 MODEL = {"name": "lstm", "embedding": 200, "hidden": 200, "layers": 2}

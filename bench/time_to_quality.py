@@ -31,8 +31,8 @@ from transformer_training import BETAS, CLIP, LENGTH, LR, ROWS, peer_model
 
 from chainrule.api import make_config
 from chainrule.evaluation.perplexity import evaluate_tokens, evaluating
-from chainrule.fitting import fit
-from chainrule.run import Run
+from chainrule.runs.language_model import Run
+from chainrule.training.fit import fit
 from chainrule.types import Batch
 
 GOAL, ITERATIONS, WARMUP, FINAL_LR, BAR = 1.886, 2000, 100, 1e-4, 0.4

@@ -16,10 +16,10 @@ from harness import Figure, alternate, arguments, begin, parameter_count, report
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
+from chainrule.checkpoint.folder import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.decoding import beam_search
-from chainrule.interop.marian import load_marian, marian_options
-from chainrule.runs import build_model
+from chainrule.interop.huggingface.marian import load_marian, marian_options
 from chainrule.types import Source, Vocabulary
 
 VOCABULARY, EOS, WIDTH, HEADS, LAYERS, INNER = 8000, 0, 256, 4, 3, 1024

@@ -24,7 +24,7 @@ from evaluation_memory import MOST_GROWTH, PrivatePeak
 from harness import Figure, arguments, begin, report
 
 import chainrule as cr
-from chainrule.machine import PeakMemory
+from chainrule.base.devices import PeakMemory
 
 SEARCH: dict[str, Any] = {"num_beams": 5, "max_new_tokens": 30}
 WORDS, MOST_SECONDS = 2000, 1.0

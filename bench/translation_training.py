@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chainrule.data.pairs import PairBatches, PairStore, Rows
-from chainrule.layers.positions import sinusoidal_table
+from chainrule.layers.attention.positions import sinusoidal_table
 from chainrule.types import Batch, Vocabulary
 
 VOCABULARY, EOS, WIDTH, HEADS, LAYERS, INNER, CONTEXT = 8000, 0, 256, 4, 3, 1024, 256

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 import chainrule as cr
-from chainrule.demo import builtin_text
+from chainrule.experiments.demo import builtin_text
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 
 

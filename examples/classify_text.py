@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import chainrule as cr
-from chainrule.text.labelled_demo import write_topics
+from chainrule.text.samples.labels import write_topics
 
 files = write_topics(Path("topics"))
 

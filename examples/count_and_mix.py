@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import chainrule as cr
-from chainrule.demo import builtin_text
+from chainrule.experiments.demo import builtin_text
 
 SMALL = {"model": {"embedding": 48, "hidden": 64}, "training": {"length": 24, "batch_size": 16, "lr": 0.01}}
 

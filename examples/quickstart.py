@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import chainrule as cr
-from chainrule.demo import builtin_text
+from chainrule.experiments.demo import builtin_text
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import chainrule as cr
-from chainrule.text.phrases import write_phrase_pairs
+from chainrule.text.samples.phrases import write_phrase_pairs
 
 COUNTS = {"train": 6000, "valid": 100, "test": 100}
 PHRASES = ["二百零七", "1987年3月3日", "", "下午三点半"]  # 207; 3 March 1987; half past three in the afternoon

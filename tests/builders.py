@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from chainrule.checkpoint.folder import build_model
 from chainrule.config import RunConfig
-from chainrule.counting.smoothing import SMOOTHINGS
+from chainrule.engines.ngram.smoothing import SMOOTHINGS
 from chainrule.models.mixture import Mixture, MixtureConfig
 from chainrule.models.ngram import Ngram, NgramConfig
 from chainrule.models.translator import Given
 from chainrule.registry import MODELS, OUTPUTS
-from chainrule.runs import build_model
 from chainrule.types import Source, Vocabulary
 
 # Options that bring any registered model down to a size for tests; a model takes those it knows.

@@ -14,7 +14,7 @@ SECONDS = 300
 """Long enough for a busy machine; only a process that hangs takes as long."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["commands", "chainrule.cli.main", "chainrule.fitting", "chainrule.comparison"])
+_context.set_forkserver_preload(["commands", "chainrule.cli.main", "chainrule.api", "chainrule.experiments.compare"])
 
 
 @dataclass

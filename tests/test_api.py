@@ -99,7 +99,7 @@ def test_training_and_validation_take_the_first_lines_where_asked(tmp_path: Path
 
 
 def test_a_model_of_two_forms_takes_the_one_that_fits_the_data() -> None:
-    from chainrule.corpora import form_for
+    from chainrule.tasks.language_model import form_for
 
     assert form_for("at", ["book.txt"]) == "at"
     assert form_for("at", ["train.en", "train.de"]) == form_for("at", ["pairs.tsv"]) == "seq2seq-at"

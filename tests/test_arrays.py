@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from chainrule.arrays import DTYPES, PIECE, open_arrays, write_arrays
+from chainrule.base.arrays import DTYPES, PIECE, open_arrays, write_arrays
 from chainrule.errors import RunError
 
 Array = np.ndarray[Any, Any]

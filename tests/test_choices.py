@@ -12,10 +12,19 @@ import torch
 
 import chainrule as cr
 from builders import letter_pairs, small_options, write_pairs
-from chainrule import choices
-from chainrule.choices import Choice, Question, Tally, best_of, choose, read_choices, read_questions, shared_length
+from chainrule.decoding.stop_strings import Stops
 from chainrule.errors import ConfigError, DataError, RunError
-from chainrule.stopping import Stops
+from chainrule.inference import few_shot as choices
+from chainrule.inference.few_shot import (
+    Choice,
+    Question,
+    Tally,
+    best_of,
+    choose,
+    read_choices,
+    read_questions,
+    shared_length,
+)
 
 SOUNDS = {"cat": "meow", "dog": "woof", "cow": "moo", "duck": "quack"}
 LINES = [f"{animal} says {sound}" for animal, sound in SOUNDS.items()]

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import chainrule as cr
-from chainrule.classifier_run import ClassifierRun
 from chainrule.errors import ConfigError, DataError
-from chainrule.fitting import Listener
-from chainrule.text.labelled import LabelledFiles
+from chainrule.runs.labels import ClassifierRun
+from chainrule.text.formats.labels import LabelledFiles
+from chainrule.training.fit import Listener
 from commands import chainrule
 
 GOOD, BAD = ("good", "fine", "nice", "great"), ("bad", "sad", "awful", "grim")

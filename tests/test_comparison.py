@@ -9,10 +9,10 @@ import pytest
 
 import chainrule as cr
 from builders import pairs_text
-from chainrule.comparison import Contender, Row, compare, parse_contenders
 from chainrule.errors import ConfigError
-from chainrule.fitting import Listener
+from chainrule.experiments.compare import Contender, Row, compare, parse_contenders
 from chainrule.registry import MODELS
+from chainrule.training.fit import Listener
 
 SMALL: dict[str, Any] = {"training": {"batch_size": 8, "length": 8, "device": "cpu", "validations": 1, "lr": 0.02}}
 NETWORKS = ("lstm(embedding=8, hidden=8, layers=1)", "average(embedding=4)")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from chainrule.api import make_config
+from chainrule.base.devices import choose_device, physical_cores
 from chainrule.config import RunConfig, merge, parse, parse_settings, read_toml, write_toml
 from chainrule.errors import ConfigError
-from chainrule.machine import choose_device, physical_cores
-from chainrule.training.presets import Size, choose_tokenizer, resolve
+from chainrule.tasks.presets import Size, choose_tokenizer, resolve
 
 
 def test_a_configuration_written_and_read_is_the_same(tmp_path: Path) -> None:

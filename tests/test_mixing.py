@@ -13,13 +13,13 @@ import torch
 
 import chainrule as cr
 from builders import pairs_text
-from chainrule import mixing
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
 from chainrule.evaluation.perplexity import evaluate_tokens
-from chainrule.mixing import gather, mix
+from chainrule.experiments import mix as mixing
+from chainrule.experiments.mix import gather, mix
 from chainrule.models.mixture import Mixture
 from chainrule.registry import MODELS
-from chainrule.runs import RunFolder
 
 SMALL = {"embedding": 8, "layers": 1, "hidden": 8}
 SETTINGS: dict[str, Any] = {

@@ -15,15 +15,15 @@ import torch
 import chainrule as cr
 from builders import pairs_text
 from chainrule.config import parse_bytes
-from chainrule.corpora import training_texts
 from chainrule.data.store import open_store
-from chainrule.demo import builtin_text
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
-from chainrule.evaluation.report import SCORES_ONLY
-from chainrule.fitting import Listener
-from chainrule.mixing import mix
+from chainrule.evaluation.text import SCORES_ONLY
+from chainrule.experiments.demo import builtin_text
+from chainrule.experiments.mix import mix
 from chainrule.report import leaderboard
+from chainrule.tasks.language_model import training_texts
 from chainrule.text.readers import Texts, open_texts
+from chainrule.training.fit import Listener
 from counting.naive import Stream, reference
 
 EVERY_WORD = {"tokenizer": {"min_count": 1}}
@@ -393,7 +393,7 @@ def test_many_small_blocks_are_scored_in_order_by_any_number_of_threads(
 ) -> None:
     whole = list(words.score_text(place / "test.txt", threads=1))
     assert len(whole) == 1
-    monkeypatch.setattr("chainrule.run.open_texts", small_blocks)
+    monkeypatch.setattr("chainrule.runs.language_model.open_texts", small_blocks)
     for threads in (1, 2, 5):
         parts = list(words.score_text(place / "test.txt", threads=threads))
         assert len(parts) > 50
@@ -420,7 +420,7 @@ def test_a_tokenizer_that_remembers_is_used_by_one_thread(
         return encode_block(block)
 
     monkeypatch.setattr(run.tokenizer, "encode_block", encode)
-    monkeypatch.setattr("chainrule.run.open_texts", small_blocks)
+    monkeypatch.setattr("chainrule.runs.language_model.open_texts", small_blocks)
     assert [nats for part in run.score_text(place / "test.txt", threads=4) for nats in part[0]] == whole
     assert threads == {threading.current_thread()}
 

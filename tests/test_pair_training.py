@@ -13,12 +13,12 @@ import torch
 
 import chainrule as cr
 from builders import letter_pairs, write_pairs
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import ChainruleError
-from chainrule.fitting import Listener
-from chainrule.runs import RunFolder
+from chainrule.runs.translator import TranslatorRun
 from chainrule.text.readers import lines_in
+from chainrule.training.fit import Listener
 from chainrule.training.loop import Update
-from chainrule.translator_run import TranslatorRun
 
 SMALL: dict[str, Any] = {"embedding": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 16}
 TRAINING: dict[str, Any] = {"max_tokens": 64, "optimizer": "adamw", "lr": 0.01, "validations": 2, "log_steps": 5}

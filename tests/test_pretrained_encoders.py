@@ -22,11 +22,11 @@ import chainrule as cr
 from builders import letter_pairs, write_pairs
 from chainrule.errors import ChainruleError, ConfigError, RunError
 from chainrule.interop.word2vec import import_vectors
-from chainrule.layers.encoders import make_encoder
-from chainrule.pretrained import open_pretrained
+from chainrule.layers.encoders.encoders import make_encoder
+from chainrule.runs.translator import TranslatorRun
 from chainrule.text import text_of, train_tokenizer
 from chainrule.text.tokenizers import load_tokenizer
-from chainrule.translator_run import TranslatorRun
+from chainrule.training.init.pretrained import open_pretrained
 from chainrule.types import Source
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -20,16 +20,16 @@ from torch import Tensor, nn
 
 import chainrule as cr
 from builders import letter_pairs, write_pairs
+from chainrule.checkpoint.folder import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.errors import ChainruleError
-from chainrule.fitting import Listener
-from chainrule.interop.bert import load_bert, read_shape
-from chainrule.layers.bert import BertEncoder, BertShape
-from chainrule.layers.features import PretrainedFeatures
+from chainrule.interop.huggingface.bert_encoder import load_bert, read_shape
+from chainrule.layers.encoders.bert import BertEncoder, BertShape
+from chainrule.layers.encoders.pretrained import PretrainedFeatures
 from chainrule.models.translator import PretrainedConfig
-from chainrule.runs import build_model
+from chainrule.runs.translator import TranslatorRun
 from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
-from chainrule.translator_run import TranslatorRun
+from chainrule.training.fit import Listener
 from chainrule.types import Source, Vocabulary
 
 SHAPES: dict[str, dict[str, Any]] = {

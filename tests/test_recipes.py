@@ -10,11 +10,11 @@ import pytest
 
 from chainrule.api import load, make_config, train
 from chainrule.config import merge, parse, parse_settings, read_toml
-from chainrule.corpora import reads_pairs
+from chainrule.experiments.speed_quality import read_entries, weigh
 from chainrule.registry import MODELS
-from chainrule.text.phrases import write_phrase_pairs
-from chainrule.tradeoffs import read_entries, weigh
-from chainrule.translator_run import TranslatorRun
+from chainrule.runs.translator import TranslatorRun
+from chainrule.tasks.language_model import reads_pairs
+from chainrule.text.samples.phrases import write_phrase_pairs
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "<unk>", "and", "dog", "ran")
@@ -158,7 +158,7 @@ def test_a_recipe_for_a_comparison_names_models_and_ways_that_there_are(path):
 
 def test_a_recipe_for_a_comparison_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("chainrule.tradeoffs.ROUNDS", 1)
+    monkeypatch.setattr("chainrule.experiments.speed_quality.ROUNDS", 1)
     files = write_phrase_pairs(tmp_path, "en", "de", {"train": 300, "valid": 10, "test": 2})
     points = weigh(
         *files["train"],

@@ -11,8 +11,8 @@ import torch
 
 from builders import small_config, small_model
 from chainrule import load, train
+from chainrule.checkpoint.folder import Checkpoint, RunFolder, load_weights, weights_of
 from chainrule.errors import ConfigError, DataError, RunError
-from chainrule.runs import Checkpoint, RunFolder, load_weights, weights_of
 
 SETTINGS: dict[str, Any] = {
     "model": {"embedding": 8, "hidden": 8, "layers": 1},

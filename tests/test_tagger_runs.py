@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import chainrule as cr
-from chainrule.classifier_run import TaggerRun
 from chainrule.errors import ConfigError
-from chainrule.evaluation.tagging import spans_of
-from chainrule.fitting import Listener
-from chainrule.text.labelled_demo import tagged_sentences, write_tagged_phrases
-from chainrule.text.tagged import TaggedFiles
+from chainrule.evaluation.tags import spans_of
+from chainrule.runs.labels import TaggerRun
+from chainrule.text.formats.tags import TaggedFiles
+from chainrule.text.samples.labels import tagged_sentences, write_tagged_phrases
+from chainrule.training.fit import Listener
 from commands import chainrule
 
 QUICK = {"training": {"lr": 0.01, "batch_size": 16, "threads": 1}, "model": {"embedding": 32, "hidden": 32}}

@@ -10,10 +10,10 @@ import pytest
 
 import chainrule as cr
 from chainrule.errors import ConfigError
-from chainrule.report import tradeoff
+from chainrule.experiments.speed_quality import Entry, Point, Quality, Way, read_entries, weigh
+from chainrule.report import speed_quality as tradeoff
 from chainrule.report.plot import HEIGHT, LEFT, RIGHT, WIDTH, Dot, scatter
-from chainrule.text.phrases import write_phrase_pairs
-from chainrule.tradeoffs import Entry, Point, Quality, Way, read_entries, weigh
+from chainrule.text.samples.phrases import write_phrase_pairs
 
 RECIPE = """
 [training]
@@ -61,7 +61,7 @@ def test_contenders_are_trained_once_and_measured_in_all_their_ways(files, recip
     sources = files["train"][0].read_text(encoding="utf-8").splitlines()
     assert [line.split("\t")[0] for line in lines] == sources
     assert cr.load(tmp_path / "out" / "student").config.data.train == (str(tmp_path / "out" / "by-teacher.tsv"),)
-    monkeypatch.setattr("chainrule.tradeoffs._measure", None)  # nothing is measured again …
+    monkeypatch.setattr("chainrule.experiments.speed_quality._measure", None)  # nothing is measured again …
     again = weigh(*files["train"], only=["teacher"], **options)  # … or trained, and one can be had by itself
     assert [point.quality for point in again] == [point.quality for point in points[:2]]
 

@@ -17,12 +17,12 @@ import torch
 import chainrule as cr
 from builders import letter_pairs, write_pairs
 from chainrule.api import load_translator
-from chainrule.distilling import _key, distill
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
 from chainrule.evaluation.pairs import source_of
+from chainrule.experiments.distill import _key, distill
+from chainrule.inference.translate import FIRST_WINDOW
+from chainrule.runs.translator import TranslatorRun
 from chainrule.text.readers import open_texts
-from chainrule.translating import FIRST_WINDOW
-from chainrule.translator_run import TranslatorRun
 
 CONTEXT = 24
 SMALL: dict[str, Any] = {

@@ -31,14 +31,14 @@ from builders import (
     some_vocabulary,
     write_pairs,
 )
+from chainrule.checkpoint.folder import RunFolder, build_model, load_model
 from chainrule.config import RunConfig
 from chainrule.decoding import beam_search
-from chainrule.fitting import fit
 from chainrule.models.fat import Fat
 from chainrule.models.seq2seq_transformer import EncoderDecoder
 from chainrule.models.translator import Given
-from chainrule.runs import RunFolder, build_model, load_model
 from chainrule.text import text_of, train_tokenizer
+from chainrule.training.fit import fit
 from chainrule.types import Batch, Source, Trainable, Vocabulary
 
 EOS = 0

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from chainrule import corpora
 from chainrule.config import TrainingConfig
+from chainrule.tasks import language_model as corpora
 
 
 class Uniform:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import chainrule as cr
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, TokenizerConfig
-from chainrule.corpora import open_text_corpus
 from chainrule.errors import ChainruleError, ConfigError, DataError
-from chainrule.fitting import Listener, fit
-from chainrule.runs import RunFolder
-from chainrule.vector_fitting import Fitting, word2vec_tokenizer
-from chainrule.vector_run import VectorRun
+from chainrule.runs.vectors import VectorRun
+from chainrule.tasks.language_model import open_text_corpus
+from chainrule.training.fit import Listener, fit
+from chainrule.training.sweeping import Fitting, word2vec_tokenizer
 
 SMALL = {"vector_size": 8, "window": 2, "sample": 0.0, "workers": 1, "alpha": 0.05}
 COUPLES = [("salt", "pepper"), ("king", "queen"), ("cup", "saucer"), ("sun", "moon")]
@@ -109,7 +109,7 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_been(
 
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("chainrule.fitting._stop_signals", lambda: nullcontext(stopping))
+        patch.setattr("chainrule.training.fit._stop_signals", lambda: nullcontext(stopping))
         assert not fit(config(text, sg=1), out).finished
     begun = cr.load(out)
     assert begun.model.standing["step"] == 7

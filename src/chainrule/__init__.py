@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chainrule.api import import_model, load, train
-    from chainrule.comparison import compare
     from chainrule.errors import ChainruleError
-    from chainrule.evaluation.report import Evaluation
-    from chainrule.interop.exporting import export
-    from chainrule.mixing import mix
-    from chainrule.run import Generated, LineScore, Run
+    from chainrule.evaluation.text import Evaluation
+    from chainrule.experiments.compare import compare
+    from chainrule.experiments.mix import mix
+    from chainrule.interop.formats import export
+    from chainrule.runs.language_model import Generated, LineScore, Run
 
 __all__ = [
     "ChainruleError",
@@ -37,15 +37,15 @@ __all__ = [
 
 _HOMES = {
     "ChainruleError": "chainrule.errors",
-    "Evaluation": "chainrule.evaluation.report",
-    "Generated": "chainrule.run",
-    "LineScore": "chainrule.run",
-    "Run": "chainrule.run",
-    "compare": "chainrule.comparison",
-    "export": "chainrule.interop.exporting",
+    "Evaluation": "chainrule.evaluation.text",
+    "Generated": "chainrule.runs.language_model",
+    "LineScore": "chainrule.runs.language_model",
+    "Run": "chainrule.runs.language_model",
+    "compare": "chainrule.experiments.compare",
+    "export": "chainrule.interop.formats",
     "import_model": "chainrule.api",
     "load": "chainrule.api",
-    "mix": "chainrule.mixing",
+    "mix": "chainrule.experiments.mix",
     "train": "chainrule.api",
 }
 

@@ -13,14 +13,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, merge, parse, read_toml
-from chainrule.corpora import form_for
 from chainrule.errors import ConfigError, RunError
-from chainrule.fitting import Listener, fit
 from chainrule.registry import MODELS
-from chainrule.run import Paths, Run, path_strings
-from chainrule.runs import RunFolder
-from chainrule.translator_run import TranslatorRun
+from chainrule.runs.language_model import Paths, Run, path_strings
+from chainrule.runs.translator import TranslatorRun
+from chainrule.tasks.language_model import form_for
+from chainrule.training.fit import Listener, fit
 
 
 def load(path: str | Path, *, device: str = "auto", settings: Mapping[str, Any] | None = None) -> Run:
@@ -40,10 +40,10 @@ def load(path: str | Path, *, device: str = "auto", settings: Mapping[str, Any] 
 
 
 KINDS = {
-    "word2vec": "chainrule.vector_run.VectorRun",
-    "bert": "chainrule.masked_run.MaskedRun",
-    "classifier": "chainrule.classifier_run.ClassifierRun",
-    "tagger": "chainrule.classifier_run.TaggerRun",
+    "word2vec": "chainrule.runs.vectors.VectorRun",
+    "bert": "chainrule.runs.masked.MaskedRun",
+    "classifier": "chainrule.runs.labels.ClassifierRun",
+    "tagger": "chainrule.runs.labels.TaggerRun",
 }
 """What a run of some models can do, where that is not what a language model or a translator can do."""
 
@@ -71,7 +71,7 @@ def load_translator(
 
 def import_model(path: str | Path, out: str | Path, *, note: Callable[[str], None] = lambda text: None) -> Run:
     """A model that another program made, as a run: an ARPA file, word vectors, or a Hugging Face folder or package."""
-    from chainrule.interop.exporting import import_run
+    from chainrule.interop.formats import import_run
 
     return load(import_run(path, out, note=note).path)
 
@@ -125,7 +125,7 @@ def train(
     whole = make_config(config, named, settings or {})
     place = Path(out) if out else default_folder(whole)
     if "parts" in whole.model.options:  # a recipe for a mixture
-        from chainrule.mixing import train_mixture
+        from chainrule.experiments.mix import train_mixture
 
         return train_mixture(whole, place, listener or Listener())
     return load(fit(whole, place, listener).folder.path)

@@ -12,8 +12,8 @@ import pytest
 
 import chainrule as cr
 from chainrule.cli.main import main
-from chainrule.interop.arpa import import_arpa
-from chainrule.interop.exporting import export
+from chainrule.interop.arpa.runs import import_arpa
+from chainrule.interop.formats import export
 
 TEXT = "the cat sat on the mat\na dog ran to the cat\nthe dog sat\n" * 4
 Call = Callable[..., tuple[int, str, str]]

@@ -13,7 +13,7 @@ import pytest
 
 import chainrule as cr
 from chainrule.cli.main import _repeat, main
-from chainrule.demo import builtin_text
+from chainrule.experiments.demo import builtin_text
 from commands import Result
 from commands import chainrule as in_a_process
 

@@ -14,7 +14,7 @@ import pytest
 import chainrule as cr
 from builders import letter_pairs, write_pairs
 from chainrule.cli.main import main
-from chainrule.translator_run import TranslatorRun
+from chainrule.runs.translator import TranslatorRun
 
 EVALUATION = {"tokens", "oov", "bytes", "cross_entropy", "perplexity", "perplexity_without_oov", "bits_per_byte"}
 EVALUATION |= {"signature", "bleu", "chrf", "rouge1", "rouge2", "rougeL"}

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chainrule.counting.room import open_room
-from chainrule.counting.trie import Trie, count
+from chainrule.engines.ngram.scratch import open_room
+from chainrule.engines.ngram.trie import Trie, count
 from counting.naive import Stream
 
 few = settings(max_examples=40, deadline=None)

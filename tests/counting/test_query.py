@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chainrule.counting.query import LN10, begin, distribution, walk
-from chainrule.counting.table import Table
+from chainrule.engines.ngram.query import LN10, begin, distribution, walk
+from chainrule.engines.ngram.table import Table
 from counting.naive import Stream, reference
 from counting.test_counts import streams, zipfian
 from counting.test_table import made

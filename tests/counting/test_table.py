@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chainrule.arrays import write_arrays
-from chainrule.counting.estimate import Plan, estimate
-from chainrule.counting.query import begin, distribution, first_child, value, walk
-from chainrule.counting.table import BINS, FORMAT, MOST_CODES, Arrays, Table, load_table, pack
+from chainrule.base.arrays import write_arrays
+from chainrule.engines.ngram.estimate import Plan, estimate
+from chainrule.engines.ngram.query import begin, distribution, first_child, value, walk
+from chainrule.engines.ngram.table import BINS, FORMAT, MOST_CODES, Arrays, Table, load_table, pack
 from chainrule.errors import RunError
 from counting.naive import INTERPOLATED, Stream, reference
 from counting.test_counts import zipfian

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from chainrule.data.labelled import LabelBatches, LabelledTexts
+from chainrule.data.labels import LabelBatches, LabelledTexts
 from chainrule.data.pairs import Rows
-from chainrule.data.tagged import TaggedWords, cut_sentences
+from chainrule.data.tags import TaggedWords, cut_sentences
 from chainrule.errors import DataError
-from chainrule.text.labelled import Labels
+from chainrule.text.formats.labels import Labels
 
 EOS, FILLER = 1, 0
 

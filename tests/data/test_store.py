@@ -16,7 +16,7 @@ from chainrule.data import store as store_module
 from chainrule.data.store import TokenStore, default_cache, open_store
 from chainrule.errors import DataError, DiskError
 from chainrule.text import Texts, Tokenizer, open_texts, text_of, train_tokenizer
-from chainrule.text.residue import ResidueMeter
+from chainrule.text.coding.residue import ResidueMeter
 from chainrule.text.sources import Source
 
 TEXT = " the cat <unk> sat \nthe dog\n\nno newline"

@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from builders import letter_pairs, small_options, small_translator, some_source, write_pairs
+from chainrule.checkpoint.folder import load_model
 from chainrule.config import RunConfig
 from chainrule.decoding import beam_search
 from chainrule.decoding.parallel import draft_in_parallel, translate_in_parallel
 from chainrule.errors import ConfigError
 from chainrule.evaluation.pairs import source_of
-from chainrule.fitting import fit
-from chainrule.runs import load_model
+from chainrule.training.fit import fit
 from chainrule.types import Source
 
 EOS = 0

@@ -9,18 +9,18 @@ import re
 import numpy as np
 import pytest
 
-from chainrule.data.labelled import LabelledTexts
+from chainrule.data.labels import LabelledTexts
 from chainrule.data.pairs import Rows
-from chainrule.data.tagged import TaggedWords
-from chainrule.evaluation.classification import (
+from chainrule.data.tags import TaggedWords
+from chainrule.evaluation.labels import (
     Told,
     class_evaluation,
     confusion_matrix,
     label_scores,
     show_confusion,
 )
-from chainrule.evaluation.tagging import marks_spans, span_scores, spans_of, tag_evaluation, tag_figures
-from chainrule.text.labelled import Labels
+from chainrule.evaluation.tags import marks_spans, span_scores, spans_of, tag_evaluation, tag_figures
+from chainrule.text.formats.labels import Labels
 
 EOS = 1
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from builders import counted_model, pairs_text, some_vocabulary, stir
+from chainrule.checkpoint.folder import build_model
 from chainrule.config import RunConfig
 from chainrule.data.masks import Masking
 from chainrule.data.store import TokenStore, open_store
@@ -25,7 +26,6 @@ from chainrule.evaluation.masked import (
     validate_masked,
     words_of,
 )
-from chainrule.runs import build_model
 from chainrule.text import text_of, train_tokenizer
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.types import Vocabulary

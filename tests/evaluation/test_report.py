@@ -12,7 +12,7 @@ import torch
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import DataError
 from chainrule.evaluation import evaluate, generation_speed
-from chainrule.evaluation.report import signature
+from chainrule.evaluation.text import signature
 from chainrule.text.readers import text_of
 from chainrule.text.tokenizers import Tokenizer, train_tokenizer
 from toy import TableModel

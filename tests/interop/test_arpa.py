@@ -19,11 +19,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chainrule.counting.estimate import Plan, estimate
-from chainrule.counting.table import Table
+from chainrule.engines.ngram.estimate import Plan, estimate
+from chainrule.engines.ngram.table import Table
 from chainrule.errors import ConfigError, DataError
-from chainrule.interop.arpa import Arpa, read_arpa, write_arpa
-from chainrule.interop.arpa_numbers import LONGEST, put_number, take_number
+from chainrule.interop.arpa.numbers import LONGEST, put_number, take_number
+from chainrule.interop.arpa.runs import Arpa, read_arpa, write_arpa
 from chainrule.models.ngram import Ngram, NgramConfig
 
 GOLDEN = Path(os.environ.get("CHAINRULE_SHARED", Path(__file__).resolve().parents[3] / "shared"))

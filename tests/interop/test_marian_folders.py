@@ -14,8 +14,8 @@ import torch
 
 import chainrule as cr
 from chainrule.decoding import beam_search
-from chainrule.interop.huggingface import import_folder
-from chainrule.interop.marian import stream_order
+from chainrule.interop.huggingface.marian import stream_order
+from chainrule.interop.huggingface.runs import import_folder
 from chainrule.types import Batch, Source
 from hf_folders import CHINESE, ENGLISH, LINES, TEXT, furthest, hidden_states, saved, sentence, stirred
 

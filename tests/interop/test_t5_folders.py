@@ -12,7 +12,7 @@ import torch
 
 import chainrule as cr
 from chainrule.decoding import beam_search
-from chainrule.interop.huggingface import import_folder
+from chainrule.interop.huggingface.runs import import_folder
 from chainrule.text.tokenizers.pieces import PiecesTokenizer
 from chainrule.types import Batch, Source
 from hf_folders import CHINESE, ENGLISH, LINES, TEXT, change_config, furthest, hidden_states, saved, sentence, stirred

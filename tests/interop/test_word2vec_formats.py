@@ -18,7 +18,7 @@ from chainrule.interop.word2vec import (
     read_vectors,
     write_vectors,
 )
-from chainrule.vector_run import VectorRun
+from chainrule.runs.vectors import VectorRun
 
 WORDS = ["the", "naïve", "床", "</s>", "x" * 300, "0.5"]
 VECTORS = (np.random.default_rng(0).normal(0, 1, (6, 5)) * 10.0 ** np.arange(-30, 30, 12)).astype(np.float32)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from chainrule.layers.allocation import PLACES, REACH, Allocation, LengthGuess, Sinusoids, thinned
-from chainrule.layers.positions import sinusoidal_table
+from chainrule.layers.attention.positions import sinusoidal_table
+from chainrule.layers.nonautoregressive.allocation import PLACES, REACH, Allocation, LengthGuess, Sinusoids, thinned
 
 
 def allocation(width: int = 6, encoded: int = 4, seed: int = 0) -> Allocation:

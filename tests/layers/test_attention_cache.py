@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from chainrule.layers.attention import FIRST_ROOM, KeyValueCache, attend, causal_mask
-from chainrule.layers.positions import Rotary
+from chainrule.layers.attention.positions import Rotary
+from chainrule.layers.attention.self_attention import FIRST_ROOM, KeyValueCache, attend, causal_mask
 from chainrule.types import detach_state, select_rows
 
 H, E, WINDOW = 2, 4, 200

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
-from chainrule.layers.bert import BertEncoder, BertShape
+from chainrule.layers.encoders.bert import BertEncoder, BertShape
 
 SMALL: dict[str, Any] = {"vocab_size": 11, "width": 8, "layers": 2, "heads": 2, "inner": 12, "positions": 10}
 

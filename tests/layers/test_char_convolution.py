@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.layers.char_convolution import BEGIN, END, PAD, CharacterShape, CharConvolution, Highway, spell
+from chainrule.layers.encoders.char_convolution import BEGIN, END, PAD, CharacterShape, CharConvolution, Highway, spell
 
 WORDS = ("a", "the", "naïve", "一二", "extraordinarily", "")
 SHAPE = CharacterShape(spelling=9, byte_width=3, kernels=(1, 2, 4), filters=2, highway=1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from chainrule.layers.dot_product import FEW, dot_product_attention
+from chainrule.layers.attention.dot_product import FEW, dot_product_attention
 
 
 @pytest.mark.parametrize("queries", [1, 2, 5, FEW, FEW + 1])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from chainrule.layers.elmo import Direction, ElmoEncoder, ElmoShape, LayerMix
-from chainrule.layers.recurrence import Recurrence, RecurrentLayer
+from chainrule.layers.encoders.elmo import Direction, ElmoEncoder, ElmoShape, LayerMix
+from chainrule.layers.recurrent.stack import Recurrence, RecurrentLayer
 
 
 def encoder_of(**options: object) -> ElmoEncoder:

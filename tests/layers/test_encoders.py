@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from builders import small_model, some_vocabulary
 from chainrule.errors import ConfigError
-from chainrule.layers.bert import BertShape
-from chainrule.layers.char_convolution import CharacterShape
-from chainrule.layers.elmo import ElmoShape
-from chainrule.layers.encoders import (
+from chainrule.layers.encoders.bert import BertShape
+from chainrule.layers.encoders.char_convolution import CharacterShape
+from chainrule.layers.encoders.elmo import ElmoShape
+from chainrule.layers.encoders.encoders import (
     KINDS,
     SHAPES,
     BagEncoder,
@@ -29,8 +29,8 @@ from chainrule.layers.encoders import (
     make_encoder,
     shape_of,
 )
-from chainrule.layers.features import PretrainedFeatures
-from chainrule.layers.recurrence import Bidirectional, RecurrentLayer
+from chainrule.layers.encoders.pretrained import PretrainedFeatures
+from chainrule.layers.recurrent.stack import Bidirectional, RecurrentLayer
 from chainrule.types import Source
 
 V = 13

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.layers.fast_softmax import FastMemory, FastSoftmax
-from chainrule.layers.relative import relative_bucket
+from chainrule.layers.attention.fast_softmax import FastMemory, FastSoftmax
+from chainrule.layers.attention.relative_positions import relative_bucket
 from chainrule.types import select_rows
 
 D, H, WINDOW, BUCKETS, DISTANCE = 6, 2, 20, 8, 12

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chainrule.layers import linear_attention as module
-from chainrule.layers.linear_attention import (
+from chainrule.layers.attention.linear import (
     CHUNK,
     SPANS,
     TINY,
@@ -21,6 +20,7 @@ from chainrule.layers.linear_attention import (
     LinearState,
     linear_attention,
 )
+from chainrule.layers.attention.self_attention import linear as module
 from chainrule.types import select_rows
 
 B, H, E = 2, 3, 4

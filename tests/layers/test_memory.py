@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from chainrule.layers.memory import Memory, attend_source, source_mask, source_weights
+from chainrule.layers.attention.source_memory import Memory, attend_source, source_mask, source_weights
 from chainrule.types import select_rows
 
 H, S, E = 2, 5, 3

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from builders import OUTPUT_LAYERS, some_vocabulary
-from chainrule.layers.mixed_output import NEVER, MixedOutput, log_odds, mix, pack
+from chainrule.layers.outputs.mixed import NEVER, MixedOutput, log_odds, mix, pack
 from chainrule.registry import OUTPUTS
 
 V, D = 13, 6

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from chainrule.layers.crf import ChainField
-from chainrule.layers.encoders import make_encoder, shape_of
-from chainrule.layers.pooling import AttentionPooling, make_pooling
-from chainrule.layers.remembered import RememberedStates
+from chainrule.layers.encoders.encoders import make_encoder, shape_of
+from chainrule.layers.encoders.frozen_cache import RememberedStates
+from chainrule.layers.encoders.pooling import AttentionPooling, make_pooling
 from chainrule.types import Source
 
 LENGTHS = (5, 2, 1)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
-from chainrule.layers.recurrence import (
+from chainrule.layers.recurrent.kernel import run, serves
+from chainrule.layers.recurrent.stack import (
     KINDS,
     Bidirectional,
     Recurrence,
@@ -16,7 +17,6 @@ from chainrule.layers.recurrence import (
     reverse,
     spectral_radius,
 )
-from chainrule.layers.recurrent_kernel import run, serves
 from chainrule.types import detach_state, select_rows
 
 VARIANTS = [(kind, {}) for kind in KINDS] + [("rnn", {"activation": "relu"}), ("gru", {"reset": "after"})]

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from chainrule.errors import ConfigError
-from chainrule.layers.relative import RelativePositions, relative_bucket
+from chainrule.layers.attention.relative_positions import RelativePositions, relative_bucket
 
 SHAPES = [(32, 128), (8, 20), (4, 3), (33, 100), (32, 17), (64, 1000)]
 

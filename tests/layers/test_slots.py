@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from builders import some_vocabulary
+from chainrule.layers.nonautoregressive.ctc import Slots, collapsed
 from chainrule.layers.outputs.base import OutputLayer
 from chainrule.layers.outputs.hierarchical import Hierarchical
 from chainrule.layers.outputs.softmax import Softmax
-from chainrule.layers.slots import Slots, collapsed
 
 
 def naive_collapse(filled: tuple[int, ...], blank: int) -> list[int]:

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from chainrule.layers import slow_attention
-from chainrule.layers.slow_attention import Direction, Rows, Sight, SlowAttention, slow_energies
+from chainrule.layers.attention.self_attention import slow as slow_attention
+from chainrule.layers.attention.slow import Direction, Rows, Sight, SlowAttention, slow_energies
 
 D, H = 6, 2
 E = D // H

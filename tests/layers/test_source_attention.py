@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.layers import source_attention
-from chainrule.layers.source_attention import SCORES, SourceAttention, SourceStates, additive_scores
+from chainrule.layers.attention.self_attention import source as source_attention
+from chainrule.layers.attention.source import SCORES, SourceAttention, SourceStates, additive_scores
 from chainrule.types import select_rows
 
 H, E = 4, 4

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chainrule.layers import attention
-from chainrule.layers.attention import KeyValueCache, attend
-from chainrule.layers.step_attention import attend_step, serves
+from chainrule.layers.attention.beam_step import attend_step, serves
+from chainrule.layers.attention.self_attention import KeyValueCache, attend
+from chainrule.layers.attention.self_attention import self_attention as attention
 
 CLOSE = {"atol": 1e-6, "rtol": 1e-5}
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from builders import small_model, small_translator, some_source, some_tokens
 from chainrule.errors import ConfigError
-from chainrule.layers.linear_attention import CHUNK, TINY, LinearState
+from chainrule.layers.attention.linear import CHUNK, TINY, LinearState
 from chainrule.models.at import LinearBlock, Seq2SeqAt
 from chainrule.models.language_model import LanguageModel
 from chainrule.registry import MODELS

@@ -15,10 +15,10 @@ import transformers
 from torch import Tensor
 
 from builders import some_tokens, some_vocabulary, stir
+from chainrule.checkpoint.folder import RunFolder, build_model, load_model, weights_of
 from chainrule.config import RunConfig
 from chainrule.errors import ConfigError
 from chainrule.models.bert import Bert
-from chainrule.runs import RunFolder, build_model, load_model, weights_of
 from chainrule.text import text_of, train_tokenizer
 from chainrule.types import Batch, Source, Vocabulary
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from chainrule.models import cache as module
-from chainrule.models.cache import ContinuousCache, ContinuousCacheConfig, UnigramCache, UnigramCacheConfig
+from chainrule.models import adaptive_cache as module
+from chainrule.models.adaptive_cache import ContinuousCache, ContinuousCacheConfig, UnigramCache, UnigramCacheConfig
 from chainrule.types import select_rows
 
 V, D, B, T = 7, 5, 3, 23

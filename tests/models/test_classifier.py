@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from chainrule.config import parse
-from chainrule.data.labelled import LabelledTexts
+from chainrule.data.labels import LabelledTexts
 from chainrule.data.pairs import Rows
-from chainrule.data.tagged import TaggedWords
+from chainrule.data.tags import TaggedWords
 from chainrule.errors import ConfigError
-from chainrule.layers.encoders import shape_of
+from chainrule.layers.encoders.encoders import shape_of
 from chainrule.models.tagger import word_means
 from chainrule.objectives.labels import Labels as Objective
 from chainrule.registry import MODELS, OUTPUTS
-from chainrule.text.labelled import Labels
+from chainrule.text.formats.labels import Labels
 from chainrule.types import Batch, OutputChoice, Vocabulary
 
 EOS, TOKENS = 1, 12

@@ -13,11 +13,11 @@ from torch import Tensor
 
 import chainrule as cr
 from builders import pairs_text, small_config, small_model, some_tokens, some_vocabulary
+from chainrule.checkpoint.folder import build_model
 from chainrule.errors import ConfigError
-from chainrule.layers.char_convolution import spell
-from chainrule.layers.elmo import Direction
+from chainrule.layers.encoders.char_convolution import spell
+from chainrule.layers.encoders.elmo import Direction
 from chainrule.objectives.likelihood import output_loss
-from chainrule.runs import build_model
 from chainrule.types import Batch, Source, Vocabulary
 
 V = 13

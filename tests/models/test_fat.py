@@ -13,7 +13,7 @@ from torch import Tensor
 
 from builders import small_translator, some_source, some_tokens, some_vocabulary
 from chainrule.errors import ConfigError
-from chainrule.layers.positions import sinusoidal_table
+from chainrule.layers.attention.positions import sinusoidal_table
 from chainrule.models.fat import Fat, FatConfig, Kept
 from chainrule.types import Source
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from builders import OUTPUT_LAYERS, small_translator, some_source, some_tokens
 from chainrule.errors import ConfigError
-from chainrule.layers.mixed_output import NEVER
-from chainrule.layers.parallel_branch import glanced
+from chainrule.layers.nonautoregressive.parallel_branch import glanced
+from chainrule.layers.outputs.mixed import NEVER
 from chainrule.objectives.likelihood import output_loss
 from chainrule.types import Batch, Source
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from builders import rows_by_steps, small_model, some_tokens, some_vocabulary
 from chainrule.errors import ConfigError
-from chainrule.models.cache import ContinuousCacheConfig, UnigramCacheConfig
+from chainrule.models.adaptive_cache import ContinuousCacheConfig, UnigramCacheConfig
 from chainrule.models.mixture import FEWEST_TOKENS, CountBuckets, Mixture, MixtureConfig, em_step, fit_weights
 from chainrule.types import Scorer, Stepper
 from toy import PrefillingTable, TableModel

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from builders import rows_by_steps, stir
 from chainrule.config import parse
 from chainrule.errors import ConfigError
-from chainrule.layers.recurrence import RecurrentLayer
+from chainrule.layers.recurrent.stack import RecurrentLayer
 from chainrule.models.translator import Given
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.types import Batch, OutputChoice, Source, Vocabulary

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from builders import OUTPUT_LAYERS, some_tokens, some_vocabulary
+from chainrule.checkpoint.folder import build_model, load_weights, weights_of
 from chainrule.config import RunConfig
 from chainrule.data.spans import SpanBatches
 from chainrule.decoding import Greedy, generate
@@ -22,7 +23,6 @@ from chainrule.models.translator import Given
 from chainrule.objectives.likelihood import Likelihood
 from chainrule.objectives.spans import Spans
 from chainrule.registry import MODELS
-from chainrule.runs import build_model, load_weights, weights_of
 from chainrule.types import Batch, Source, Vocabulary
 
 EOS, WORDS, SENTINELS = 0, 13, 4

@@ -16,7 +16,7 @@ from torch import Tensor
 from builders import small_model, some_vocabulary
 from chainrule.decoding import Greedy, generate
 from chainrule.errors import ConfigError
-from chainrule.layers.positions import Rotary, sinusoidal_table
+from chainrule.layers.attention.positions import Rotary, sinusoidal_table
 
 EOS, V = 0, 13
 Array = np.ndarray[Any, Any]

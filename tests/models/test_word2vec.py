@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chainrule.arrays import write_arrays
+from chainrule.base.arrays import write_arrays
 from chainrule.config import parse
+from chainrule.engines.word2vec.kernels import Options, Weights
 from chainrule.errors import ConfigError, RunError
 from chainrule.models.word2vec import Word2Vec, Word2VecConfig
-from chainrule.vectors.kernels import Options, Weights
 
 
 def some_model() -> Word2Vec:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from builders import some_tokens, some_vocabulary, stir
+from chainrule.checkpoint.folder import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.errors import ConfigError
 from chainrule.objectives.masked import Masked
-from chainrule.runs import build_model
 from chainrule.types import Batch
 
 SHAPE = {"width": 8, "layers": 2, "heads": 2, "positions": 12, "dropout": 0.0}

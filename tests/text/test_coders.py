@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainrule.errors import DataError
-from chainrule.text.adaptive import Choice, Flag
-from chainrule.text.coders import Coder, CostCoder, RangeDecoder, RangeEncoder
+from chainrule.text.coding.adaptive import Choice, Flag
+from chainrule.text.coding.coders import Coder, CostCoder, RangeDecoder, RangeEncoder
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

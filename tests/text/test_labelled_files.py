@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from chainrule.errors import DataError
-from chainrule.text.labelled import Example, Fields, LabelledFiles, Labels
-from chainrule.text.labelled_demo import (
+from chainrule.text.formats.labels import Example, Fields, LabelledFiles, Labels
+from chainrule.text.formats.tags import TaggedFiles
+from chainrule.text.readers import lines_in
+from chainrule.text.samples.labels import (
     SPLITS,
     TOPICS,
     tagged_sentences,
@@ -18,8 +20,6 @@ from chainrule.text.labelled_demo import (
     write_tagged_phrases,
     write_topics,
 )
-from chainrule.text.readers import lines_in
-from chainrule.text.tagged import TaggedFiles
 
 
 def written(folder: Path, name: str, text: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chainrule.errors import DataError
-from chainrule.text.pairs import Pairs, hold_pairs, open_pairs, part_of, prefixed
+from chainrule.text.formats.pairs import Pairs, hold_pairs, open_pairs, part_of, prefixed
 from chainrule.text.readers import Texts, lines_in
 from chainrule.text.sources import Source
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chainrule.text.parallel import AHEAD, ordered_map
+from chainrule.base.parallel import AHEAD, ordered_map
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

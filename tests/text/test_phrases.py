@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from chainrule.errors import ConfigError
-from chainrule.text import phrases
-from chainrule.text.phrases import Meaning, Price, phrase_pairs, spell, write_phrase_pairs, writings
+from chainrule.text.samples import phrases
+from chainrule.text.samples.phrases import Meaning, Price, phrase_pairs, spell, write_phrase_pairs, writings
 
 STYLES = ("en", "de", "zh", "digits")
 NUMBERS = [*range(10_000), *random.Random(0).sample(range(10_000, 1_000_000), 10_000)]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainrule.text.coders import CostCoder, RangeDecoder, RangeEncoder
-from chainrule.text.speller import BASE, END, START, SYMBOLS, Speller
+from chainrule.text.coding.coders import CostCoder, RangeDecoder, RangeEncoder
+from chainrule.text.coding.speller import BASE, END, START, SYMBOLS, Speller
 
 WORDS = [b"the", b"then", b"there", "été".encode(), b"a", b"\xff\x00"]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainrule.text.readers import Texts, text_of
-from chainrule.text.split import hold_out, some_lines
+from chainrule.text.splitting import hold_out, some_lines
 
 
 def content(texts: Texts) -> bytes:

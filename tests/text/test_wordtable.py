@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from chainrule.text import text_of, train_tokenizer
 from chainrule.text.tokenizers.vocabulary import EOS, UNK, count_parts, most_frequent
 from chainrule.text.tokenizers.word import WordTokenizer
-from chainrule.text.wordtable import FEWEST_PLACES, TokenIndex, WordCounts, count_block, count_words
+from chainrule.text.tokenizers.word_table import FEWEST_PLACES, TokenIndex, WordCounts, count_block, count_words
 
 SPACES = "".join(filter(str.isspace, map(chr, range(sys.maxunicode + 1))))
 NO_SPACES = "\0\x08\x0e\x1b\x21\x84\x86\xa1\u1681\u180e\u1fff\u200b\u2027\u202a\u2030\u205e\u2060\u2fff\u3001\ufeff"

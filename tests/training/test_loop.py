@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from builders import OUTPUT_LAYERS, small_model
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import TrainingConfig
 from chainrule.data.batches import BlockBatches, StreamBatches
 from chainrule.errors import ConfigError, DiskError
 from chainrule.objectives.likelihood import Likelihood
 from chainrule.objectives.scheduled_sampling import ScheduledSampling
-from chainrule.runs import RunFolder
 from chainrule.training.loop import Hooks, Trainer
 from chainrule.training.optimizers import make_optimizers, set_rate
 from chainrule.training.snapshot import Average

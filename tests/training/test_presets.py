@@ -9,7 +9,7 @@ import torch
 
 from chainrule.api import make_config
 from chainrule.config import RunConfig, TokenizerConfig
-from chainrule.training.presets import Size, choose_tokenizer, resolve
+from chainrule.tasks.presets import Size, choose_tokenizer, resolve
 
 ENGLISH = "The quick brown fox jumps over the lazy dog.\n" * 100
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from builders import pairs_text
-from chainrule.runs import RunFolder
+from chainrule.checkpoint.folder import RunFolder
 from commands import SECONDS, Command, chainrule
 
 COMMON = ["training.log_steps=4", "training.validations=5", "training.batch_size=8", "training.length=8"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from chainrule.vectors.kernels import Options, Tables, Weights
+from chainrule.engines.word2vec.kernels import Options, Tables, Weights
 
 BITS = (1 << 64) - 1
 ROUND = 0x9E3779B97F4A7C15

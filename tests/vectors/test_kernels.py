@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chainrule.vectors.kernels import HIGHEST, Options, Weights, make_sweep
-from chainrule.vectors.sampling import alias_table, keep_limits, sigmoid_table, softplus_table
-from chainrule.vectors.sweeps import Plan, Vocabulary, aligned_zeros, make_tables
+from chainrule.engines.word2vec.kernels import HIGHEST, Options, Weights, make_sweep
+from chainrule.engines.word2vec.sampling import alias_table, keep_limits, sigmoid_table, softplus_table
+from chainrule.engines.word2vec.sweeps import Plan, Vocabulary, aligned_zeros, make_tables
 from vectors.naive import Naive, choose, stream
 
 WIDTH = 8

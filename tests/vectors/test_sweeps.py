@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chainrule.huffman import huffman, paths
-from chainrule.vectors.kernels import Options
-from chainrule.vectors.sweeps import CHUNK, Plan, Sweeper, Totals, Vocabulary, first_weights, make_tables
+from chainrule.base.huffman import huffman, paths
+from chainrule.engines.word2vec.kernels import Options
+from chainrule.engines.word2vec.sweeps import CHUNK, Plan, Sweeper, Totals, Vocabulary, first_weights, make_tables
 
 OPTIONS = Options(skip_gram=True, hierarchical=False, negatives=5, window=3, shrink=True, mean=True)
 

@@ -13,7 +13,7 @@ import typer
 from chainrule.cli.common import Json, RunPath, counting, lines_of, print_json, say, tell_warnings
 
 if TYPE_CHECKING:
-    from chainrule.classifier_run import ClassifierRun, Labelled
+    from chainrule.runs.labels import ClassifierRun, Labelled
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ def classify(
     With --json one object a line, with the probabilities of all labels.
     """
     from chainrule import api
-    from chainrule.classifier_run import ClassifierRun
     from chainrule.errors import RunError
+    from chainrule.runs.labels import ClassifierRun
 
     loaded = api.load(run)
     if not isinstance(loaded, ClassifierRun):

@@ -17,7 +17,7 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from chainrule.fitting import Listener
+    from chainrule.training.fit import Listener
     from chainrule.training.loop import Update
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
@@ -140,7 +140,7 @@ def _rate(done: int, whole: int, began: float, unit: str) -> str:
 @contextlib.contextmanager
 def training_display() -> Iterator[Listener]:
     """A listener that shows a training: a live line on a terminal, a line every few seconds elsewhere."""
-    from chainrule.fitting import Listener
+    from chainrule.training.fit import Listener
 
     if sys.stderr.isatty():
         with bar() as progress:
@@ -150,7 +150,7 @@ def training_display() -> Iterator[Listener]:
 
 
 def _live(progress: Progress) -> Listener:
-    from chainrule.fitting import Listener
+    from chainrule.training.fit import Listener
 
     tasks: list[TaskID] = []
 

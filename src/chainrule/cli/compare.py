@@ -41,8 +41,8 @@ def compare(
     json: Json = False,
 ) -> None:
     """Train several models at the same budget and print one leaderboard; what is finished is not trained again."""
-    from chainrule.comparison import compare as run_comparison
     from chainrule.config import parse_settings
+    from chainrule.experiments.compare import compare as run_comparison
     from chainrule.report import leaderboard
 
     if models is None:
@@ -92,11 +92,11 @@ def _weigh(
 ) -> None:
     """A recipe's contenders in all their ways: quality and time in one table, and in one picture."""
     from chainrule.api import text_name
+    from chainrule.base.files import write_atomically
     from chainrule.config import merge
     from chainrule.errors import ConfigError
-    from chainrule.files import write_atomically
-    from chainrule.report import tradeoff
-    from chainrule.tradeoffs import weigh
+    from chainrule.experiments.speed_quality import weigh
+    from chainrule.report import speed_quality as tradeoff
 
     if recipe is None:
         raise ConfigError("compare needs to know whom: give --models lstm,ngram or a recipe with contenders (--config)")

@@ -17,7 +17,7 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train a spread of models on text that every Python has, and two translators; show leaderboards and samples."""
-    from chainrule.demo import run_demo, run_translation_demo
+    from chainrule.experiments.demo import run_demo, run_translation_demo
     from chainrule.report import leaderboard
 
     with training_display() as listener:

@@ -22,7 +22,7 @@ def distill(
 ) -> None:
     """Write a teacher's translations of some sources as new pairs to train a student on; again goes on."""
     from chainrule import api
-    from chainrule.distilling import distill as run_distillation
+    from chainrule.experiments.distill import distill as run_distillation
 
     tell_warnings()
     with counting("distilling", "lines") as progress:

@@ -12,9 +12,9 @@ import typer
 from chainrule.cli.common import Field, Json, RunPath, counting, print_fields, print_json, tell_warnings
 
 if TYPE_CHECKING:
-    from chainrule.embedding import Tokens
     from chainrule.evaluation.vectors import Array
-    from chainrule.run import Run
+    from chainrule.inference.embed import Tokens
+    from chainrule.runs.language_model import Run
     from chainrule.text.readers import Texts
 
     Found = Iterator[Array | Tokens]
@@ -41,7 +41,7 @@ def embed(
 ) -> None:
     """Print the vector of each line, or write all of them to a file that numpy reads."""
     from chainrule import api
-    from chainrule.embedding import save_npy
+    from chainrule.inference.embed import save_npy
     from chainrule.text.readers import lines_in, open_texts
 
     tell_warnings()
@@ -60,8 +60,8 @@ def embed(
 
 def _vectors(run: Run, lines: Iterator[str], what: What, options: dict[str, Any]) -> Found:
     """The vector of each line, or of each of its tokens."""
-    from chainrule.embedding import embed_lines, embed_tokens, embed_words
     from chainrule.errors import ConfigError
+    from chainrule.inference.embed import embed_lines, embed_tokens, embed_words
 
     if what == "sentences":
         return embed_lines(run, lines, **options)

@@ -13,8 +13,8 @@ from chainrule.cli.translate import BatchSize, Beams, LengthPenalty, Lengths, Mo
 
 if TYPE_CHECKING:
     from chainrule.evaluation.vectors import Analogies, Similarity
-    from chainrule.run import Run
-    from chainrule.translator_run import TranslatorRun
+    from chainrule.runs.language_model import Run
+    from chainrule.runs.translator import TranslatorRun
 
     Vectors = dict[str, Similarity | Analogies]
 
@@ -55,7 +55,7 @@ def evaluate(
     from chainrule import api
     from chainrule.config import parse_settings
     from chainrule.errors import ConfigError
-    from chainrule.translator_run import TranslatorRun
+    from chainrule.runs.translator import TranslatorRun
 
     tell_warnings()
     texts = texts or []
@@ -140,7 +140,7 @@ def _evaluate_pairs(
     json: bool,
 ) -> None:
     """One translator measured, or two and the difference between them."""
-    from chainrule.files import write_atomically
+    from chainrule.base.files import write_atomically
 
     written = []
     for run in runs:

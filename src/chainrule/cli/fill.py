@@ -12,7 +12,7 @@ import typer
 from chainrule.cli.common import Json, RunPath, print_json, tell_warnings
 
 if TYPE_CHECKING:
-    from chainrule.masked_run import Filled
+    from chainrule.runs.masked import Filled
 
 
 def fill(
@@ -24,7 +24,7 @@ def fill(
     json: Json = False,
 ) -> None:
     """Print the most probable words for every [MASK] of a text; with --json one object a text."""
-    from chainrule.masked_run import load_masked
+    from chainrule.runs.masked import load_masked
 
     tell_warnings()
     loaded = load_masked(run)

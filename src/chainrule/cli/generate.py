@@ -13,7 +13,7 @@ from chainrule.cli.common import Json, RunPath, Seed, print_json, say
 from chainrule.cli.score import read_prompt
 
 if TYPE_CHECKING:
-    from chainrule.run import Generated, Run
+    from chainrule.runs.language_model import Generated, Run
 
 
 def generate(
@@ -76,9 +76,9 @@ def generate(
 
 def _show(run: Run, prompt: str, options: dict[str, Any]) -> None:
     """Print one text while it is made, then how its draft fared."""
+    from chainrule.base.devices import threads
     from chainrule.decoding import Drafted
-    from chainrule.drafting import told_in_words
-    from chainrule.machine import threads
+    from chainrule.inference.drafts import told_in_words
 
     pieces, drafted = [], Drafted()
     with threads(1):  # single rows are quickest with one
@@ -91,7 +91,7 @@ def _show(run: Run, prompt: str, options: dict[str, Any]) -> None:
 
 
 def _report(run: Run, texts: list[Generated], rate: float, options: dict[str, Any], json: bool) -> None:
-    from chainrule.drafting import told
+    from chainrule.inference.drafts import told
 
     if json:
         first = texts[0]
@@ -110,9 +110,9 @@ def _report(run: Run, texts: list[Generated], rate: float, options: dict[str, An
 
 def _plain_step(run: Run, text: str, options: dict[str, Any]) -> float:
     """Seconds of a step without a draft, after a text, chosen from as the text was."""
-    from chainrule.drafting import plain_step_seconds
-    from chainrule.machine import threads
-    from chainrule.run import chooser
+    from chainrule.base.devices import threads
+    from chainrule.inference.drafts import plain_step_seconds
+    from chainrule.runs.language_model import chooser
 
     choose = chooser(options["temperature"], options["top_k"], options["top_p"], seed=0)
     with threads(1):

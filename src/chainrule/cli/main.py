@@ -17,7 +17,7 @@ from chainrule.cli import (
     distill,
     embed,
     evaluate,
-    exporting,
+    exchange,
     fill,
     generate,
     info,
@@ -55,8 +55,8 @@ app.command("compare")(compare.compare)
 app.command("mix")(mix.mix)
 app.command("compress")(compress.compress)
 app.command("decompress")(compress.decompress)
-app.command("export")(exporting.export)
-app.command("import")(exporting.import_)
+app.command("export")(exchange.export)
+app.command("import")(exchange.import_)
 app.command("models")(info.models)
 app.command("info")(info.info)
 app.command("tokenize")(tokenize.tokenize)

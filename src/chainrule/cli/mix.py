@@ -10,7 +10,7 @@ import typer
 from chainrule.cli.common import Field, Json, counting, print_fields, print_json, say
 
 if TYPE_CHECKING:
-    from chainrule.run import Run
+    from chainrule.runs.language_model import Run
 
 
 def mix(
@@ -32,7 +32,7 @@ def mix(
 ) -> None:
     """Mix runs, and caches, by the weights that fit a text best; the result is a run."""
     from chainrule.config import parse_settings
-    from chainrule.mixing import mix as mix_runs
+    from chainrule.experiments.mix import mix as mix_runs
 
     with counting("mixing") as progress:
         run = mix_runs(

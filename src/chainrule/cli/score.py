@@ -11,8 +11,8 @@ import typer
 from chainrule.cli.common import Field, Json, LiveSettings, RunPath, print_json, say, tell_warnings
 
 if TYPE_CHECKING:
-    from chainrule.choices import Normalise
-    from chainrule.run import LineScore, Run
+    from chainrule.inference.few_shot import Normalise
+    from chainrule.runs.language_model import LineScore, Run
 
 
 def score(
@@ -40,10 +40,10 @@ def score(
     A translator scores given translations: FILE and TARGET are parallel, or FILE holds pairs (.tsv, .jsonl).
     """
     from chainrule import api
-    from chainrule.choices import hold_choices
     from chainrule.config import parse_settings
+    from chainrule.inference.few_shot import hold_choices
+    from chainrule.runs.translator import TranslatorRun
     from chainrule.text.readers import lines_in, open_texts
-    from chainrule.translator_run import TranslatorRun
 
     tell_warnings()
     loaded = api.load(run, settings=parse_settings(settings or []))
@@ -75,7 +75,7 @@ def _choose(run: Run, file: Path, given: list[str], examples: str, normalise: No
     """Print the best choice after each prompt, and how often it was the answer where answers are known."""
     from itertools import tee
 
-    from chainrule.choices import Question, Tally, are_records, best_of, choose, read_choices, read_questions
+    from chainrule.inference.few_shot import Question, Tally, are_records, best_of, choose, read_choices, read_questions
     from chainrule.text.readers import lines_in, open_texts
 
     alternatives = read_choices(given)

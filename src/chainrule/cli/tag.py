@@ -29,8 +29,8 @@ def tag(
     Blank lines and -DOCSTART- lines stay as they are. With --json one object a sentence.
     """
     from chainrule import api
-    from chainrule.classifier_run import TaggerRun
     from chainrule.errors import RunError
+    from chainrule.runs.labels import TaggerRun
 
     loaded = api.load(run)
     if not isinstance(loaded, TaggerRun):
@@ -70,7 +70,7 @@ def _columns(lines: Iterator[str], waiting: deque[list[str]]) -> Iterator[list[s
 
 def has_word(line: str) -> bool:
     """Whether a line of columns holds a word; blank ones and those between documents hold none."""
-    from chainrule.text.tagged import DOCUMENT
+    from chainrule.text.formats.tags import DOCUMENT
 
     columns = line.split()
     return bool(columns) and columns[0] != DOCUMENT

@@ -10,7 +10,7 @@ import typer
 from chainrule.cli.common import Field, Json, Seed, Settings, print_fields, print_json, say, training_display
 
 if TYPE_CHECKING:
-    from chainrule.run import Run
+    from chainrule.runs.language_model import Run
 
 Order = Annotated[int | None, typer.Option(help="N of ngram and feedforward (default: 5).")]
 Smoothing = Annotated[

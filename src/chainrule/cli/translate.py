@@ -14,8 +14,8 @@ import typer
 from chainrule.cli.common import Json, LiveSettings, RunPath, counting, lines_of, print_json, say, tell_warnings
 
 if TYPE_CHECKING:
-    from chainrule.translating import Translation
-    from chainrule.translator_run import TranslatorRun
+    from chainrule.inference.translate import Translation
+    from chainrule.runs.translator import TranslatorRun
 
 Beams = Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy (default: 5).")]
 LengthPenalty = Annotated[float, typer.Option(help="Divide log p by length to this power; above 1 favours long.")]
@@ -122,7 +122,7 @@ def parallel_options(
 @contextmanager
 def _writing(path: Path) -> Iterator[IO[str]]:
     """A file to write a line at a time."""
-    from chainrule.files import disk_errors
+    from chainrule.base.files import disk_errors
 
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

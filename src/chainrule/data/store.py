@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from chainrule.base.devices import physical_cores
+from chainrule.base.files import folder_atomically, write_atomically
+from chainrule.base.parallel import ordered_map
 from chainrule.errors import DataError
-from chainrule.files import folder_atomically, write_atomically
-from chainrule.machine import physical_cores
-from chainrule.text.parallel import ordered_map
+from chainrule.text.coding.residue import ResidueMeter
 from chainrule.text.readers import Texts
-from chainrule.text.residue import ResidueMeter
 from chainrule.text.tokenizers.base import Ids, Tokenizer
 
 VERSION = 2  # of the files

@@ -26,7 +26,7 @@ from chainrule.data.masks import Draws, MaskedBatches, Masking, batch_of, masked
 from chainrule.decoding.prompt import device_of
 from chainrule.errors import DataError
 from chainrule.evaluation.perplexity import Progress, evaluating, total
-from chainrule.evaluation.report import package_version, perplexity_of
+from chainrule.evaluation.text import package_version, perplexity_of
 from chainrule.types import Batch
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from chainrule.decoding import beam_search
 from chainrule.decoding.prompt import device_of
 from chainrule.errors import DataError
 from chainrule.evaluation.perplexity import evaluating, total
-from chainrule.evaluation.report import package_version, perplexity_of
+from chainrule.evaluation.text import package_version, perplexity_of
 from chainrule.evaluation.translation import Measures, measure
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.types import Batch, Source

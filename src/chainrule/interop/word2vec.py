@@ -21,17 +21,17 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 from torch import nn
 
+from chainrule.base.devices import PeakMemory
+from chainrule.base.files import file_atomically, folder_atomically
+from chainrule.checkpoint.folder import OF_TRAINING, RunFolder, load_model
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
+from chainrule.engines.word2vec.kernels import Weights
 from chainrule.errors import ConfigError, DataError
-from chainrule.files import file_atomically, folder_atomically
-from chainrule.interop.imported import Exported, figures, find_finished
-from chainrule.machine import PeakMemory
+from chainrule.interop.common import Exported, figures, find_finished
 from chainrule.models.word2vec import Word2Vec, Word2VecConfig
-from chainrule.runs import OF_TRAINING, RunFolder, load_model
 from chainrule.text.readers import open_texts
 from chainrule.text.tokenizers.vocabulary import EOS_PIECE, UNK_PIECE
 from chainrule.text.tokenizers.word import WordTokenizer
-from chainrule.vectors.kernels import Weights
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chainrule.errors import ConfigError
-from chainrule.layers.attention import KeyValueCache, attend
+from chainrule.layers.attention.positions import Rotary
+from chainrule.layers.attention.self_attention import KeyValueCache, attend
+from chainrule.layers.attention.source_memory import Memory, attend_source
 from chainrule.layers.dropout import dropout
-from chainrule.layers.memory import Memory, attend_source
-from chainrule.layers.positions import Rotary
 from chainrule.types import State
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -18,9 +18,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from chainrule.layers.attention.linear import Decay, LinearState, attend_linearly, empty_state
+from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.blocks import Block, BlockShape, check_heads, initialise
-from chainrule.layers.linear_attention import Decay, LinearState, attend_linearly, empty_state
-from chainrule.layers.positions import Rotary
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 from chainrule.models.seq2seq_transformer import Seq2SeqTransformer, Seq2SeqTransformerConfig
 from chainrule.registry import MODELS

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chainrule.layers.attention import KeyValueCache, causal_mask
+from chainrule.layers.attention.self_attention import KeyValueCache, causal_mask
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 from chainrule.types import State
 

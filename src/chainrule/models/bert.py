@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from chainrule.errors import ConfigError
-from chainrule.layers.bert import BertEncoder, BertShape
 from chainrule.layers.blocks import ACTIVATIONS
+from chainrule.layers.encoders.bert import BertEncoder, BertShape
 from chainrule.layers.outputs.fused import linear_cross_entropy
 from chainrule.layers.outputs.softmax import Softmax
 from chainrule.registry import MODELS

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chainrule.errors import ConfigError
-from chainrule.layers.encoders import EncoderShape, shape_of
-from chainrule.layers.features import PretrainedFeatures
-from chainrule.layers.pooling import PoolingKind, make_pooling
-from chainrule.layers.remembered import RememberedStates
+from chainrule.layers.encoders.encoders import EncoderShape, shape_of
+from chainrule.layers.encoders.frozen_cache import RememberedStates
+from chainrule.layers.encoders.pooling import PoolingKind, make_pooling
+from chainrule.layers.encoders.pretrained import PretrainedFeatures
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.types import Batch, OutputChoice, Outputs, Source, State, Vocabulary
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chainrule.errors import ConfigError
-from chainrule.layers.attention import CausalSelfAttention, KeyValueCache
+from chainrule.layers.attention.self_attention import CausalSelfAttention, KeyValueCache
 from chainrule.layers.dropout import drop
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 

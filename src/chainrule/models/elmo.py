@@ -19,10 +19,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
-from chainrule.layers.char_convolution import CharacterShape, CharConvolution
 from chainrule.layers.dropout import word_mask
-from chainrule.layers.elmo import ElmoEncoder, ElmoShape
-from chainrule.layers.elmo import State as DirectionState
+from chainrule.layers.encoders.char_convolution import CharacterShape, CharConvolution
+from chainrule.layers.encoders.elmo import ElmoEncoder, ElmoShape
+from chainrule.layers.encoders.elmo import State as DirectionState
 from chainrule.models.language_model import LanguageModel, LanguageModelConfig, Prefix
 from chainrule.registry import MODELS
 from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chainrule.errors import ConfigError
+from chainrule.layers.attention.fast_softmax import FastMemory, FastSoftmax
+from chainrule.layers.attention.linear import LinearSelfAttention, LinearState, attend_linearly
+from chainrule.layers.attention.positions import sinusoidal_table
+from chainrule.layers.attention.slow import Direction, Rows, Sight, SlowAttention, initialise_slow
 from chainrule.layers.blocks import check_heads, initialise
 from chainrule.layers.dropout import drop, dropout
-from chainrule.layers.fast_softmax import FastMemory, FastSoftmax
-from chainrule.layers.linear_attention import LinearSelfAttention, LinearState, attend_linearly
-from chainrule.layers.positions import sinusoidal_table
-from chainrule.layers.slow_attention import Direction, Rows, Sight, SlowAttention, initialise_slow
 from chainrule.models.translator import Translator, TranslatorConfig
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Source, Vocabulary

@@ -25,11 +25,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
-from chainrule.layers.allocation import Aligned, LengthGuess
 from chainrule.layers.dropout import drop
-from chainrule.layers.mixed_output import MixedOutput
-from chainrule.layers.parallel_branch import Known
-from chainrule.layers.slots import Slots
+from chainrule.layers.nonautoregressive.allocation import Aligned, LengthGuess
+from chainrule.layers.nonautoregressive.ctc import Slots
+from chainrule.layers.nonautoregressive.parallel_branch import Known
+from chainrule.layers.outputs.mixed import MixedOutput
 from chainrule.models.hybrid_core import (
     Encoded,
     HybridCore,

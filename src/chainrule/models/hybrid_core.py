@@ -20,13 +20,13 @@ from pydantic import BaseModel, Field, JsonValue
 from torch import Tensor, nn
 from torch.nn import functional
 
-from chainrule.layers.allocation import Aligned, Allocation
+from chainrule.layers.attention.source import SourceAttention, SourceStates
+from chainrule.layers.attention.source_memory import regrouped
 from chainrule.layers.dropout import drop
-from chainrule.layers.memory import regrouped
-from chainrule.layers.mixed_output import NEVER, MixedOutput, log_odds, mix, pack
-from chainrule.layers.parallel_branch import Known, ParallelBranch, glanced
-from chainrule.layers.recurrence import Bidirectional, Recurrence
-from chainrule.layers.source_attention import SourceAttention, SourceStates
+from chainrule.layers.nonautoregressive.allocation import Aligned, Allocation
+from chainrule.layers.nonautoregressive.parallel_branch import Known, ParallelBranch, glanced
+from chainrule.layers.outputs.mixed import NEVER, MixedOutput, log_odds, mix, pack
+from chainrule.layers.recurrent.stack import Bidirectional, Recurrence
 
 LIVE: dict[str, JsonValue] = {"live": True}  # may be set anew for a trained model
 

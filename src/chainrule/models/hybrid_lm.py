@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from chainrule.layers.dropout import word_mask
-from chainrule.layers.mixed_output import MixedOutput
+from chainrule.layers.outputs.mixed import MixedOutput
 from chainrule.models.hybrid_core import Encoded, HybridCore, HybridOptions, Plan, Revealed, Second, Writing, at_places
 from chainrule.models.language_model import LanguageModel, LanguageModelConfig, Prefix
 from chainrule.registry import MODELS

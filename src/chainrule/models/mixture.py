@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
-from chainrule.models.cache import AnyCacheConfig, ContinuousCache, UnigramCache, UnigramCacheConfig
+from chainrule.models.adaptive_cache import AnyCacheConfig, ContinuousCache, UnigramCache, UnigramCacheConfig
 from chainrule.models.language_model import LanguageModel
 from chainrule.registry import MODELS
 from chainrule.types import State, Vocabulary, prefill, select_rows

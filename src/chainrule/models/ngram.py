@@ -18,10 +18,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor, nn
 
-from chainrule.counting import query
-from chainrule.counting.estimate import Plan, estimate
-from chainrule.counting.smoothing import SMOOTHINGS
-from chainrule.counting.table import Table, load_table
+from chainrule.engines.ngram import query
+from chainrule.engines.ngram.estimate import Plan, estimate
+from chainrule.engines.ngram.smoothing import SMOOTHINGS
+from chainrule.engines.ngram.table import Table, load_table
 from chainrule.errors import ConfigError, unknown_name
 from chainrule.registry import MODELS
 from chainrule.types import Vocabulary, select_rows

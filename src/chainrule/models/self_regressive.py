@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.layers.expectation import expected_embedding
-from chainrule.layers.recurrence import Recurrence
+from chainrule.layers.recurrent.stack import Recurrence
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 from chainrule.types import State
 

@@ -15,11 +15,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.graphs import left_out
+from chainrule.base.compiling import left_out
+from chainrule.layers.attention.source import SourceAttention, SourceStates
 from chainrule.layers.dropout import drop
-from chainrule.layers.recurrence import Bidirectional, Recurrence, reverse
-from chainrule.layers.recurrence import State as RecurrentState
-from chainrule.layers.source_attention import SourceAttention, SourceStates
+from chainrule.layers.recurrent.stack import Bidirectional, Recurrence, reverse
+from chainrule.layers.recurrent.stack import State as RecurrentState
 from chainrule.models.translator import PretrainedConfig, Translator
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Source, Vocabulary

@@ -16,11 +16,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
-from chainrule.layers.attention import KeyValueCache
+from chainrule.layers.attention.positions import AddedPositions, Rotary
+from chainrule.layers.attention.self_attention import KeyValueCache
+from chainrule.layers.attention.source_memory import Memory, source_mask, source_weights
 from chainrule.layers.blocks import Block, BlockShape, check_heads, initialise
 from chainrule.layers.dropout import drop
-from chainrule.layers.memory import Memory, source_mask, source_weights
-from chainrule.layers.positions import AddedPositions, Rotary
 from chainrule.models.translator import Translator, TranslatorConfig
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Source, State, Vocabulary

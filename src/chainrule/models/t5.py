@@ -24,9 +24,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
+from chainrule.layers.attention.relative_positions import RelativePositions
 from chainrule.layers.blocks import Block, BlockShape, check_heads
 from chainrule.layers.dropout import drop
-from chainrule.layers.relative import RelativePositions
 from chainrule.models.seq2seq_transformer import EncoderDecoder, Stack
 from chainrule.models.translator import TranslatorConfig
 from chainrule.registry import MODELS

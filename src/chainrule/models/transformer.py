@@ -13,9 +13,9 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.layers.attention import KeyValueCache
+from chainrule.layers.attention.positions import AddedPositions, Rotary
+from chainrule.layers.attention.self_attention import KeyValueCache
 from chainrule.layers.blocks import Block, BlockShape, check_heads, initialise
-from chainrule.layers.positions import AddedPositions, Rotary
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 
 

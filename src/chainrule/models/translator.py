@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
-from chainrule.layers.bert import BertEncoder as BertEncoder  # offered to what fills it with weights
-from chainrule.layers.bert import BertShape as BertShape
-from chainrule.layers.encoders import EncoderShape
-from chainrule.layers.features import PretrainedFeatures
+from chainrule.layers.encoders.bert import BertEncoder as BertEncoder  # offered to what fills it with weights
+from chainrule.layers.encoders.bert import BertShape as BertShape
+from chainrule.layers.encoders.encoders import EncoderShape
+from chainrule.layers.encoders.pretrained import PretrainedFeatures
 from chainrule.types import Batch, OutputChoice, Outputs, Source, State, Vocabulary, select_rows
 
 

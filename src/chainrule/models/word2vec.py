@@ -14,12 +14,12 @@ import numpy as np
 from pydantic import Field, model_validator
 from torch import nn
 
-from chainrule.arrays import open_arrays, write_arrays
+from chainrule.base.arrays import open_arrays, write_arrays
 from chainrule.config import Section
+from chainrule.engines.word2vec.kernels import Options, Weights
+from chainrule.engines.word2vec.sweeps import Plan
 from chainrule.errors import ConfigError, RunError
 from chainrule.registry import MODELS
-from chainrule.vectors.kernels import Options, Weights
-from chainrule.vectors.sweeps import Plan
 
 Array = np.ndarray[Any, Any]
 ARRAYS = ("vectors", "outputs", "nodes", "counts", "ids")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from chainrule.comparison import Row
+    from chainrule.experiments.compare import Row
 
 HEADINGS = ("model", "parameters", "seconds", "memory", "perplexity", "bits/byte", "train t/s", "generate t/s")
 OF_TRANSLATORS = ("BLEU", "exact match")

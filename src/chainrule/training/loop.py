@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from chainrule.base.compiling import compile_model
+from chainrule.base.processes import Processes
+from chainrule.checkpoint.folder import Checkpoint, RunFolder, load_weights, weights_of
 from chainrule.config import TrainingConfig
 from chainrule.data.batches import Batches, to_device
 from chainrule.errors import ConfigError
-from chainrule.graphs import compile_model
-from chainrule.runs import Checkpoint, RunFolder, load_weights, weights_of
 from chainrule.training.budget import Clock, progress
 from chainrule.training.optimizers import make_optimizers, set_rate
-from chainrule.training.processes import Processes
 from chainrule.training.schedules import Place, rate
 from chainrule.training.snapshot import (
     Average,

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from chainrule.graphs import left_out
+from chainrule.base.compiling import left_out
 
 STORED_ENTRIES = 2**18
 """Scores up to this many are simply stored: the table is small, and fewer operations count for more."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from chainrule.huffman import huffman
+from chainrule.base.huffman import huffman
 from chainrule.layers.outputs.base import OutputConfig, OutputLayer, distinct, weighted_sum
 from chainrule.registry import OUTPUTS
 from chainrule.types import Vocabulary

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from chainrule.files import write_atomically
+from chainrule.base.files import write_atomically
 from chainrule.text.readers import Texts
 
 if TYPE_CHECKING:
-    from chainrule.text.speller import Speller
+    from chainrule.text.coding.speller import Speller
 
 Ids = NDArray[np.integer[Any]]
 FILE = "tokenizer.json"
@@ -109,7 +109,7 @@ class Tokenizer(ABC):
     @cached_property
     def speller(self) -> Speller:
         """The model of how this tokeniser's tokens are spelled; rebuilt from the vocabulary, so never stored."""
-        from chainrule.text.speller import Speller
+        from chainrule.text.coding.speller import Speller
 
         return Speller(self.types())
 

@@ -32,7 +32,7 @@ from chainrule.text.tokenizers.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    from chainrule.text.wordtable import TokenIndex
+    from chainrule.text.tokenizers.word_table import TokenIndex
 
 GLUED, SPACED = "￭", "␣"
 
@@ -85,7 +85,7 @@ class WordTokenizer(VocabularyTokenizer):
 
     @cached_property
     def _table(self) -> TokenIndex:
-        from chainrule.text.wordtable import TokenIndex  # numba takes a while to import
+        from chainrule.text.tokenizers.word_table import TokenIndex  # numba takes a while to import
 
         tokens = [""] * self.vocab_size
         for part, token in self._index.items():
@@ -130,8 +130,8 @@ def _count(blocks: Iterable[str], split: str, rarest: int) -> Counter[str]:
     parts_of = _splitter(split)
     if split != "space":
         return count_parts(chain.from_iterable(map(parts_of, block.split("\n"))) for block in blocks)
-    from chainrule.machine import physical_cores
-    from chainrule.text.wordtable import count_words
+    from chainrule.base.devices import physical_cores
+    from chainrule.text.tokenizers.word_table import count_words
 
     return count_words(blocks, most_types=MOST_TYPES, threads=physical_cores(), rarest=rarest)
 

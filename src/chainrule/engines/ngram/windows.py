@@ -1,0 +1,230 @@
+"""Every window of N tokens of a text, in sorted order: what all counts are read off.
+
+A window starts at each token and holds it and the N-1 after it. In sorted order equal windows lie together, and so do
+windows with equal beginnings, so the n-grams of every order up to N are runs of neighbours: one sort counts them all.
+
+A text is `eos` and its tokens. Where lines are independent, a window ends with the first `eos` after its first token,
+for no n-gram goes past the end of a line; an `eos` that starts a window is the beginning of the line after it.
+
+The sort goes a word or a few at a time. Windows are first dealt out by their first word; then each group of windows
+that are equal so far is sorted by the words that follow, many groups at once, as integers of (group, words, slot) which
+one call of numpy sorts.
+
+Legend: N order; a slot is a place in sorted order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from chainrule.engines.ngram.scratch import Array
+
+NOTHING = np.uint32(0xFFFFFFFF)
+"""Stands after the last token of a text."""
+
+SAME, ENDED = np.uint8(255), np.uint8(254)
+"""In `shared`: equal to the window before it as far as compared; equal to it, and both have ended."""
+
+SPAN = 1 << 20
+"""Windows sorted by one call, at most, unless one group is larger."""
+
+KEY_BITS = 64
+MIDDLE_BITS = 26
+"""Of a key, left to groups and slots where there is a choice: spans of some thousand windows."""
+
+
+class Windows(NamedTuple):
+    """Sorted windows. That of slot i begins at ids[places[i]], and ends after N tokens, with eos, or before NOTHING."""
+
+    ids: Array  # uint32
+    places: Array  # uint32
+    shared: Array  # uint8: leading tokens that a window has in common with the one before it; N or more: all
+    weights: Array  # uint32: how often it occurs; empty: each once
+
+
+def stream(tokens: Array, begin: int, end: int, eos: int, order: int) -> Array:
+    """Places `begin` to `end` of eos and the tokens, and the N places after, NOTHING beyond the last -> uint32."""
+    ids = np.full(end - begin + order, NOTHING, np.uint32)
+    first = max(begin, 1)  # place 0 is the eos before the text
+    known = tokens[first - 1 : end + order - 1]
+    ids[first - begin : first - begin + len(known)] = known
+    if begin == 0:
+        ids[0] = eos
+    return ids
+
+
+def sort_windows(ids: Array, count: int, *, order: int, vocab_size: int, eos: int, threads: int) -> Windows:
+    """The windows that start at the first `count` places of `ids`. `eos` is -1 where windows run across lines."""
+    places, shared = np.empty(count, np.uint32), np.empty(count, np.uint8)
+    _deal(ids, count, vocab_size, places, shared)
+    word_bits, depth = int(vocab_size + 1).bit_length(), 1
+    slot_bits = max(MIDDLE_BITS, int(_largest_group(shared)).bit_length())
+    with ThreadPoolExecutor(threads) as pool:
+        while depth < order:
+            words = min(order - depth, max(1, (KEY_BITS - slot_bits) // word_bits))
+
+            def refine(span: tuple[int, int], depth: int = depth, words: int = words) -> None:
+                _refine(ids, places, shared, span, depth, words, word_bits, eos)
+
+            room = KEY_BITS - words * word_bits
+            for _ in pool.map(refine, _spans(shared, min(SPAN, 1 << ((room - 1) // 2)))):
+                pass
+            depth += words
+    return Windows(ids, places, shared, np.empty(0, np.uint32))
+
+
+def _spans(shared: Array, size: int) -> Iterator[tuple[int, int]]:
+    """Cut the slots into spans of at most `size`, or of one group if that is larger."""
+    begin = 0
+    while begin < len(shared):
+        end = _cut(shared, begin, begin + size)
+        yield begin, end
+        begin = end
+
+
+@njit(cache=True, nogil=True)
+def _cut(shared: Array, begin: int, end: int) -> int:
+    """The start of the group at slot `end`; where that is `begin`, the end of the group."""
+    if end >= len(shared):
+        return len(shared)
+    cut = end
+    while cut > begin and shared[cut] == SAME:
+        cut -= 1
+    if cut == begin:
+        cut = end
+        while cut < len(shared) and shared[cut] == SAME:
+            cut += 1
+    return cut
+
+
+@njit(cache=True, nogil=True)
+def _deal(ids: Array, count: int, vocab_size: int, places: Array, shared: Array) -> None:
+    """Put all places in order of their first token."""
+    starts = np.zeros(vocab_size + 1, np.int64)
+    for place in range(count):
+        starts[ids[place] + 1] += 1
+    for word in range(vocab_size):
+        starts[word + 1] += starts[word]
+    shared[:] = SAME
+    for word in range(vocab_size):
+        if starts[word] < count:
+            shared[starts[word]] = 0
+    for place in range(count):
+        word = ids[place]
+        places[starts[word]] = place
+        starts[word] += 1
+
+
+@njit(cache=True, nogil=True)
+def _largest_group(shared: Array) -> int:
+    """The most windows with the same first token."""
+    largest, size = 0, 0
+    for slot in range(len(shared)):
+        size = size + 1 if shared[slot] == SAME else 1
+        largest = max(largest, size)
+    return largest
+
+
+def _refine(
+    ids: Array,
+    places: Array,
+    shared: Array,
+    span: tuple[int, int],
+    depth: int,
+    words: int,
+    word_bits: int,
+    eos: int,
+) -> None:
+    """Sort the windows of every group in a span of slots by `words` tokens from `depth` on; mark where they differ."""
+    begin, end = span
+    keys, slots = np.empty(end - begin, np.uint64), np.empty(end - begin, np.uint32)
+    slot_bits = int(end - begin).bit_length()
+    used = _list_active(shared, begin, end, words * word_bits + slot_bits, keys, slots)
+    if not used:
+        return
+    keys, slots = keys[:used], slots[:used]
+    _add_words(ids, places, begin, depth, words, word_bits, slot_bits, eos, keys, slots)
+    keys.sort()
+    before = places[begin:end].copy()
+    _place(keys, slots, places, shared, before, depth, words, word_bits, slot_bits, eos)
+
+
+@njit(cache=True, nogil=True)
+def _list_active(shared: Array, begin: int, end: int, shift: int, keys: Array, slots: Array) -> int:
+    """The slots of groups of two or more, and their group's number as the head of the key -> how many."""
+    used, group = 0, 0
+    for slot in range(begin, end):
+        grouped = shared[slot] == SAME
+        if grouped or (slot + 1 < end and shared[slot + 1] == SAME):
+            if not grouped:
+                group += 1
+            keys[used] = np.uint64(group - 1) << np.uint64(shift) if shift < 64 else np.uint64(0)
+            slots[used] = slot
+            used += 1
+    return used
+
+
+@njit(cache=True, nogil=True)
+def _add_words(
+    ids: Array,
+    places: Array,
+    begin: int,
+    depth: int,
+    words: int,
+    word_bits: int,
+    slot_bits: int,
+    eos: int,
+    keys: Array,
+    slots: Array,
+) -> None:
+    """Put the words (as id + 1; 0 after the end) and the slot into the keys. Free of branches: the reads overlap."""
+    for number in range(len(keys)):
+        slot = slots[number]
+        place = np.int64(places[slot]) + depth
+        head, alive = np.uint64(0), np.uint64(1)
+        for word in range(words):
+            token = ids[place + word]
+            head = (head << np.uint64(word_bits)) | (np.uint64(np.uint32(token + np.uint32(1))) * alive)
+            alive &= np.uint64((token != eos) & (token != NOTHING))
+        keys[number] |= (head << np.uint64(slot_bits)) | np.uint64(slot - begin)
+
+
+@njit(cache=True, nogil=True)
+def _place(
+    keys: Array,
+    slots: Array,
+    places: Array,
+    shared: Array,
+    before: Array,
+    depth: int,
+    words: int,
+    word_bits: int,
+    slot_bits: int,
+    eos: int,
+) -> None:
+    """Put the windows where the sorted keys say. Groups keep their slots, so the i-th key goes to the i-th slot."""
+    slot_mask = (np.uint64(1) << np.uint64(slot_bits)) - np.uint64(1)
+    word_mask = (np.uint64(1) << np.uint64(word_bits)) - np.uint64(1)
+    last_head = np.uint64(0)
+    for number in range(len(keys)):
+        slot = slots[number]
+        places[slot] = before[np.int64(keys[number] & slot_mask)]
+        head = keys[number] >> np.uint64(slot_bits)
+        if shared[slot] == SAME:  # not the first of its group
+            different = head ^ last_head
+            if different == 0:
+                final = np.int64(head & word_mask)
+                if final == 0 or final == eos + 1:
+                    shared[slot] = ENDED
+            else:
+                equal = words
+                while different != 0:
+                    different >>= np.uint64(word_bits)
+                    equal -= 1
+                shared[slot] = depth + equal
+        last_head = head

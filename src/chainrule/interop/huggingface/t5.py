@@ -1,0 +1,171 @@
+"""T5 as Hugging Face keeps it, versions 1.0 and 1.1, as our `t5`, and back.
+
+Our embeddings are kept √D smaller and multiplied when they are read (models/t5.py). Version 1.0 divides what the
+decoder gives by √D before its product with the embeddings: here the table of the output is smaller instead.
+Legend: V vocabulary, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chainrule.errors import ConfigError
+from chainrule.interop.huggingface.decoder_start import begin_with, check_ids, start_of
+from chainrule.interop.huggingface.folders import Folder, Foreign, Native, Weights
+from chainrule.interop.huggingface.gpt2 import refuse_output_bias
+from chainrule.interop.huggingface.read_tokenizers import read_t5_tokenizer
+from chainrule.text.tokenizers import Tokenizer
+
+FORMS = {
+    "relu": "relu",
+    "gated-gelu": "gated gelu-tanh",
+    "gelu_new": "gelu-tanh",
+    "gated-gelu_new": "gated gelu-tanh",
+    "gated-relu": "gated relu",
+}
+"""feed_forward_proj, and what it is here; `gated-gelu` has always meant the tanh form."""
+
+TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+DISTANCES = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+
+
+def layer_names(*, reads_source: bool, gated: bool) -> dict[str, tuple[str, ...]]:
+    """Layers of a block, and what they are called there; those that are several there stand one below the other."""
+    last = 2 if reads_source else 1
+    heads = tuple(f"0.SelfAttention.{part}" for part in "qkv")
+    names = {"norm_attention": ("0.layer_norm",), "project_in": heads, "project_out": ("0.SelfAttention.o",)}
+    if reads_source:
+        names |= {
+            "norm_source": ("1.layer_norm",),
+            "project_query": ("1.EncDecAttention.q",),
+            "project_memory": ("1.EncDecAttention.k", "1.EncDecAttention.v"),
+            "project_source": ("1.EncDecAttention.o",),
+        }
+    inner = ("wi_0", "wi_1") if gated else ("wi",)
+    return names | {
+        "norm_feedforward": (f"{last}.layer_norm",),
+        "widen": tuple(f"{last}.DenseReluDense.{part}" for part in inner),
+        "narrow": (f"{last}.DenseReluDense.wo",),
+    }
+
+
+# In
+
+
+def read_t5(folder: Folder, weights: Weights) -> Native:
+    """The model of a folder as a `t5`."""
+    config = folder.config
+    size, width, layers = folder.need("vocab_size", "d_model", "num_layers")
+    form = folder.choose("feed_forward_proj", FORMS, "relu")
+    options = {
+        "embedding": width,
+        "encoder_layers": layers,
+        "decoder_layers": config.get("num_decoder_layers") or layers,
+        **dict(zip(("heads", "head_width", "feedforward"), folder.need("num_heads", "d_kv", "d_ff"), strict=True)),
+        "activation": form.removeprefix("gated "),
+        "gated": form.startswith("gated "),
+        "buckets": config.get("relative_attention_num_buckets", 32),
+        "distance": config.get("relative_attention_max_distance", 128),
+        "context": max(1024, config.get("n_positions") or 0),
+        "dropout": config.get("dropout_rate", 0.1),
+        "sentinels": 0,
+        "eps": config.get("layer_norm_epsilon", 1e-6),
+    }
+    tokenizer = read_t5_tokenizer(folder, size)
+    start = config.get("decoder_start_token_id", config.get("pad_token_id", 0))
+    check_ids(folder, tokenizer, start, size)
+    tables = _read_tables(folder, weights, tokenizer.eos, start)
+    options |= {"tied": "output.weight_VD" not in tables, "shared": start == tokenizer.eos}
+    found = tables | _read_blocks(weights, options)
+    return Native("t5", options, found, tokenizer, output={"bias": False})
+
+
+def _read_tables(folder: Folder, weights: Weights, eos: int, start: int) -> dict[str, Tensor]:
+    """Embeddings, and the output's table where it is another."""
+    config, shape = folder.config, (folder.config["vocab_size"], folder.config["d_model"])
+    shared_VD = weights.shaped(next((name for name in TABLES if name in weights), TABLES[0]), *shape)
+    scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
+    head_VD = weights.get("lm_head.weight", shared_VD)
+    small_VD = shared_VD * shared_VD.shape[1] ** -0.5
+    tables = {"embedding.weight": begin_with(small_VD, eos, start)}
+    if start != eos:
+        tables["source_embedding.weight"] = small_VD
+    if start != eos or not scaled or not torch.equal(head_VD, shared_VD):
+        tables["output.weight_VD"] = head_VD * head_VD.shape[1] ** -0.5 if scaled else head_VD
+    return tables
+
+
+def _read_blocks(weights: Weights, options: dict[str, Any]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for side in ("encoder", "decoder"):
+        found[f"{side}.norm.weight"] = weights[f"{side}.final_layer_norm.weight"]
+        found[f"{side}.relative.table_UH"] = weights[f"{side}.{DISTANCES}"]
+        names = layer_names(reads_source=side == "decoder", gated=options["gated"])
+        for number in range(options[f"{side}_layers"]):
+            for ours, theirs in names.items():
+                called = [f"{side}.block.{number}.layer.{name}.weight" for name in theirs]
+                found[f"{side}.blocks.{number}.{ours}.weight"] = weights.joined(called)
+    return found
+
+
+# Out
+
+
+def write_t5(model: Any, tokenizer: Tokenizer) -> Foreign:
+    """A `t5` as a T5ForConditionalGeneration."""
+    c, own = model.config, model.state_dict()
+    refuse_output_bias(model, "T5")
+    decoder_VD, source_VD = own["embedding.weight"], model.source_embedding.weight.detach()
+    start = start_of(decoder_VD, source_VD, tokenizer.eos)
+    if start is None:
+        raise ConfigError(
+            "the run has model.shared = false, an embedding each for source and target, but T5 has one; train with "
+            "--set model.shared=true"
+        )
+    head_VD = model.output.weight_VD.detach()
+    tied = torch.equal(head_VD, source_VD)
+    theirs = {"shared.weight": source_VD * math.sqrt(c.embedding)}
+    if not tied:
+        theirs["lm_head.weight"] = head_VD
+    for side in ("encoder", "decoder"):
+        theirs[f"{side}.final_layer_norm.weight"] = own[f"{side}.norm.weight"]
+        theirs[f"{side}.{DISTANCES}"] = own[f"{side}.relative.table_UH"]
+        names = layer_names(reads_source=side == "decoder", gated=c.gated)
+        for number in range(getattr(c, f"{side}_layers")):
+            for ours, called in names.items():
+                parts = own[f"{side}.blocks.{number}.{ours}.weight"].chunk(len(called))
+                theirs |= {
+                    f"{side}.block.{number}.layer.{name}.weight": part for name, part in zip(called, parts, strict=True)
+                }
+    begun = {"decoder_start_token_id": start, "eos_token_id": tokenizer.eos, "pad_token_id": start}
+    return Foreign(_config(model, tied) | begun, theirs, ends=True, generation=begun)
+
+
+def _config(model: Any, tied: bool) -> dict[str, Any]:
+    c = model.config
+    form = {"relu": "relu", "gelu-tanh": "gelu_new"}[c.activation]
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "vocab_size": model.vocab_size,
+        "d_model": c.embedding,
+        "d_kv": c.head_width or c.embedding // c.heads,
+        "d_ff": c.feedforward or 4 * c.embedding,
+        "num_layers": c.encoder_layers,
+        "num_decoder_layers": c.decoder_layers,
+        "num_heads": c.heads,
+        "feed_forward_proj": f"gated-{form}" if c.gated else form,
+        "relative_attention_num_buckets": c.buckets,
+        "relative_attention_max_distance": c.distance,
+        "n_positions": c.context,
+        "dropout_rate": c.dropout,
+        "layer_norm_epsilon": c.eps,
+        "is_encoder_decoder": True,
+        "tie_word_embeddings": tied,
+        "scale_decoder_outputs": tied,
+        "dtype": "float32",
+    }

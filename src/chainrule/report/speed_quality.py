@@ -1,0 +1,61 @@
+"""Quality against time: one table and one picture of contenders in all their ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chainrule.report.plot import Dot, scatter
+
+if TYPE_CHECKING:
+    from chainrule.experiments.speed_quality import Point
+
+
+def table(points: Sequence[Point]) -> list[tuple[str, ...]]:
+    """Headings and one row a point, as text."""
+    translates = any(point.quality.bleu is not None for point in points)
+    batches = sorted({batch for point in points for batch in point.milliseconds})
+    unit = "ms/line" if translates else "ms/100 tokens"
+    quality = ("BLEU", "BLEU lower-cased") if translates else ()
+    headings = ("model", "way", "parameters", *quality, "bits/byte", "passes")
+    rows = [(*headings, *(f"{unit}, batch {batch}" for batch in batches))]
+    for point in points:
+        found = point.quality
+        measured = (f"{found.bleu:.2f}", f"{found.bleu_lowercase:.2f}") if translates else ()
+        times = (f"{point.milliseconds[batch]:.2f}" if batch in point.milliseconds else "" for batch in batches)
+        passes = "" if found.passes is None else f"{found.passes:.2f}"
+        told = (point.name, point.way, f"{point.parameters:,}", *measured, f"{found.bits_per_byte:.3f}", passes)
+        rows.append((*told, *times))
+    return rows
+
+
+def markdown(points: Sequence[Point]) -> str:
+    """The table for a page."""
+    first, *rest = table(points)
+    lines = [first, ("---", "---", *("---:" for _ in first[2:])), *rest]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def picture(points: Sequence[Point], title: str = "") -> str:
+    """The points as SVG: full ones at the smallest batch, hollow ones at larger ones."""
+    translates = points[0].quality.bleu_lowercase is not None
+    batches = sorted({batch for point in points for batch in point.milliseconds})
+    dots = [
+        Dot(
+            point.name,
+            point.way,
+            point.milliseconds[batch],
+            float(point.quality.bleu_lowercase or 0) if translates else point.quality.bits_per_byte,
+            hollow=batch > batches[0],
+        )
+        for batch in batches
+        for point in points
+        if batch in point.milliseconds
+    ]
+    filled = f" (full: batch {batches[0]}, hollow: batch {batches[-1]})"
+    return scatter(
+        dots,
+        title=title,
+        x_title=("milliseconds a line" if translates else "milliseconds for 100 tokens") + filled,
+        y_title="lower-cased BLEU (higher is better)" if translates else "bits per byte (lower is better)",
+    )

@@ -1,0 +1,129 @@
+"""Tagged sentences, as they stand in files: CoNLL columns, or JSON lines.
+
+A word a line, what is said of it in columns behind it, its tag last, and a blank line after each sentence; or an object
+a line with a list of words and a list of tags. Files are streamed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from chainrule.errors import DataError
+from chainrule.text.formats.labels import (
+    Fields,
+    Labels,
+    Names,
+    at_least_one,
+    given_field,
+    json_label,
+    json_record,
+    label_sources,
+    name_of,
+    numbered_lines,
+)
+from chainrule.text.readers import Texts
+from chainrule.text.sources import JSON_SUFFIXES, Source, kind_of
+
+DOCUMENT = "-DOCSTART-"
+"""What begins a line of CoNLL columns that stands between documents and holds no word."""
+
+
+class Sentence(NamedTuple):
+    """A tagged sentence; the tags are empty where none are asked for."""
+
+    place: str
+    words: list[str]
+    tags: list[str]
+
+
+class TaggedFiles:
+    """Tagged sentences of some files. Every method starts from the beginning."""
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        fields: Fields = Fields(),  # noqa: B008
+        most: int | None = None,
+    ) -> None:
+        """`most`: read so many sentences."""
+        self.sources = label_sources(paths)
+        self.fields, self.most = fields, most
+
+    @property
+    def name(self) -> str:
+        return name_of(self.sources)
+
+    def sentences(self) -> Iterator[Sentence]:
+        """All sentences, in order; those without a word are left out."""
+        found = (sentence for source in self.sources for sentence in self._read(source) if sentence.words)
+        return at_least_one(islice(found, self.most), self.name, "a word and its tag on each line")
+
+    def _read(self, source: Source) -> Iterator[Sentence]:
+        lines = numbered_lines(source)
+        if kind_of(Path(source.name)) in JSON_SUFFIXES:
+            return (_json_sentence(place, line, self.fields) for place, line in lines)
+        return _column_sentences(numbered_lines(source, blank=True))
+
+    def words(self, *, spaced: bool) -> Texts:
+        """The words, one a line; `spaced` puts a space before those that do not begin a sentence."""
+
+        def chunks() -> Iterator[bytes]:
+            for sentence in self.sentences():
+                lines = (word_line(word, spaced=spaced and number > 0) for number, word in enumerate(sentence.words))
+                yield "".join(lines).encode()
+
+        return Texts([Source(self.name, chunks)])
+
+    def labels(self, known: Sequence[str] | None = None) -> Labels:
+        """The tags of all words; those that are `known` keep their numbers, and others are refused."""
+        names, ids, ends = Names(known, "tag"), array("i"), array("q")
+        for sentence in self.sentences():
+            ids.extend(names.number(tag, sentence.place) for tag in sentence.tags)
+            ends.append(len(ids))
+        return names.labels(ids, ends, multiple=False)
+
+
+def word_line(word: str, *, spaced: bool) -> str:
+    """A word as a line of its own."""
+    return f"{' ' if spaced else ''}{word}".replace("\n", " ") + "\n"
+
+
+# Sentences
+
+
+def _column_sentences(lines: Iterator[tuple[str, str]]) -> Iterator[Sentence]:
+    """Blocks of lines, each a word and what is said of it, the tag last."""
+    place, words, tags = "", [], []
+    for here, line in lines:
+        columns = line.split()
+        if columns and columns[0] != DOCUMENT:
+            if len(columns) == 1:
+                raise DataError(
+                    f"{here}: the word '{columns[0]}' has no tag; expected word and tag, a space or a tab between "
+                    "them; repair the line."
+                )
+            place = place or here
+            words.append(columns[0])
+            tags.append(columns[-1])
+        elif words:
+            yield Sentence(place, words, tags)
+            place, words, tags = "", [], []
+    if words:
+        yield Sentence(place, words, tags)
+
+
+def _json_sentence(place: str, line: str, fields: Fields) -> Sentence:
+    record = json_record(place, line)
+    words = given_field(place, record, fields.text, "words", "--field NAME")
+    tags = given_field(place, record, fields.label, "tags", "--set data.label_field=NAME")
+    for field, found in ((fields.text, words), (fields.label, tags)):
+        if not isinstance(found, list):
+            raise DataError(f"{place}: '{field}' is {type(found).__name__}; expected a list, one entry a word.")
+    if len(words) != len(tags):
+        raise DataError(f"{place}: {len(words)} words and {len(tags)} tags; expected a tag for each word; repair it.")
+    return Sentence(place, [json_label(place, word) for word in words], [json_label(place, tag) for tag in tags])
