@@ -30,7 +30,8 @@ from torch.nn import functional as F
 from transformer_training import BETAS, CLIP, LENGTH, LR, ROWS, peer_model
 
 from chainrule.api import make_config
-from chainrule.evaluation.perplexity import evaluate_tokens, evaluating
+from chainrule.base.modes import evaluating
+from chainrule.evaluation.perplexity import evaluate_tokens
 from chainrule.runs.language_model import Run
 from chainrule.training.fit import fit
 from chainrule.types import Batch

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from chainrule.base.modes import evaluating
 from chainrule.evaluation import evaluate_tokens
-from chainrule.evaluation.perplexity import evaluating, score_stream
+from chainrule.evaluation.perplexity import score_stream
 from toy import TableModel, TablePrefix
 
 EOS = 0

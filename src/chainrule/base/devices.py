@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from chainrule.errors import ConfigError
 
@@ -50,6 +51,14 @@ def choose_device(name: str) -> torch.device:
     if not present[kind]:
         raise ConfigError(f"training.device = '{name}', but this machine has no {kind}; use --device auto")
     return torch.device(name)
+
+
+def device_of(model: object) -> torch.device:
+    """The device of a model's parameters; the CPU if it has none."""
+    if isinstance(model, nn.Module):
+        for tensor in model.parameters():
+            return tensor.device
+    return torch.device("cpu")
 
 
 def give_back_memory() -> None:

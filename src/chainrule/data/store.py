@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from chainrule.base.devices import physical_cores
 from chainrule.base.files import folder_atomically, write_atomically
 from chainrule.base.parallel import ordered_map
+from chainrule.base.progress import Progress
 from chainrule.errors import DataError
 from chainrule.text.coding.residue import ResidueMeter
 from chainrule.text.readers import Texts
@@ -38,7 +39,6 @@ from chainrule.text.tokenizers.base import Ids, Tokenizer
 VERSION = 2  # of the files
 FINGERPRINT = 1  # of what makes two stores the same tokens, which outlives the files
 TOKENS, COUNTS, ABOUT, RESIDUE = "tokens.bin", "counts.npy", "store.json", "residue.json"
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import torch
 
+from chainrule.base.devices import device_of
 from chainrule.decoding.draft import Drafter
-from chainrule.decoding.prompt import device_of
 from chainrule.types import State, Stepper, prefill
 
 LEAST = math.log(0.05)

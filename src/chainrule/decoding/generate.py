@@ -16,8 +16,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from chainrule.base.devices import device_of
 from chainrule.decoding.greedy import Chooser
-from chainrule.decoding.prompt import check_limit, device_of
+from chainrule.decoding.prompt import check_limit
 from chainrule.errors import ConfigError
 from chainrule.types import Stepper, prefill
 

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from chainrule.base.devices import device_of
+from chainrule.base.modes import evaluating
+from chainrule.base.progress import Progress
 from chainrule.data.batches import to_device
 from chainrule.data.labels import Examples, LabelBatches, Numbers
-from chainrule.decoding.prompt import device_of
-from chainrule.evaluation.perplexity import Progress, evaluating
 
 ROWS = 64
 """Texts that are read together."""

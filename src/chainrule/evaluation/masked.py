@@ -21,11 +21,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from chainrule.base.devices import device_of
+from chainrule.base.modes import evaluating
+from chainrule.base.progress import Progress
 from chainrule.data.batches import Tokens, to_device
 from chainrule.data.masks import Draws, MaskedBatches, Masking, batch_of, masked_batch, word_edges
-from chainrule.decoding.prompt import device_of
 from chainrule.errors import DataError
-from chainrule.evaluation.perplexity import Progress, evaluating, total
+from chainrule.evaluation.perplexity import total
 from chainrule.evaluation.text import package_version, perplexity_of
 from chainrule.types import Batch
 

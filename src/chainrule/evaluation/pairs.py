@@ -15,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from chainrule.base.devices import device_of
+from chainrule.base.modes import evaluating
 from chainrule.data.batches import to_device
 from chainrule.data.pairs import PairStore, pair_batch
 from chainrule.decoding import beam_search
-from chainrule.decoding.prompt import device_of
 from chainrule.errors import DataError
-from chainrule.evaluation.perplexity import evaluating, total
+from chainrule.evaluation.perplexity import total
 from chainrule.evaluation.text import package_version, perplexity_of
 from chainrule.evaluation.translation import Measures, measure
 from chainrule.text.tokenizers import Tokenizer

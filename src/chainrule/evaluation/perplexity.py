@@ -8,23 +8,21 @@ Legend: B tracks, T time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from chainrule.decoding.prompt import device_of
+from chainrule.base.devices import device_of
+from chainrule.base.modes import evaluating
+from chainrule.base.progress import Progress
 from chainrule.evaluation.tracks import cut, tracks_of
 from chainrule.types import State
 
 CHUNK = 256
 """Columns scored at once, unless a model says how many it likes."""
-
-Progress = Callable[[int, int], None]
-"""Told how many tokens are done, of how many."""
 
 
 class StreamScorer(Protocol):
@@ -104,19 +102,3 @@ def evaluate_tokens(
 def total(values_N: Tensor) -> float:
     """The sum in double precision, which not every device has."""
     return float(values_N.cpu().double().sum())
-
-
-@contextmanager
-def evaluating(model: object) -> Iterator[None]:
-    """No gradients, and no dropout in models that have it; both are as before afterwards."""
-    if not isinstance(model, nn.Module) or not any(module.training for module in model.modules()):
-        with torch.inference_mode():  # at rest already: to set what is set takes as long as a short line
-            yield
-        return
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        model.train(was_training)

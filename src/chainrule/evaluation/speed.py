@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 
+from chainrule.base.modes import evaluating
 from chainrule.decoding import Chooser, Greedy, generate
-from chainrule.evaluation.perplexity import evaluating
 from chainrule.types import Stepper
 
 

@@ -15,8 +15,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from chainrule.base.modes import evaluating
+from chainrule.base.progress import Progress
 from chainrule.errors import DataError
-from chainrule.evaluation.perplexity import Likelihood, Progress, StreamScorer, evaluating, score_stream, total
+from chainrule.evaluation.perplexity import Likelihood, StreamScorer, score_stream, total
 from chainrule.evaluation.tracks import tracks_of
 
 if TYPE_CHECKING:

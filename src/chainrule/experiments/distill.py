@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from chainrule.base.files import disk_errors
+from chainrule.base.progress import Progress
 from chainrule.errors import ConfigError
-from chainrule.evaluation.perplexity import Progress
 from chainrule.inference.search import Search
 from chainrule.runs.translator import TranslatorRun
 from chainrule.text.formats.pairs import hold_pairs, open_pairs

@@ -26,14 +26,15 @@ from safetensors.torch import save as save_bytes
 from torch import nn
 
 from chainrule.api import make_config
-from chainrule.base.devices import PeakMemory
+from chainrule.base.devices import PeakMemory, device_of
 from chainrule.base.files import folder_atomically, write_atomically
+from chainrule.base.modes import evaluating
+from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import COUNTS, OF_TRAINING, RunFolder
 from chainrule.config import DataConfig, NamedSection, RunConfig, Section, parse
 from chainrule.data.store import TokenStore
-from chainrule.decoding.prompt import device_of
 from chainrule.errors import ConfigError, DataError, RunError, unknown_name
-from chainrule.evaluation.perplexity import CHUNK, Progress, evaluating
+from chainrule.evaluation.perplexity import CHUNK
 from chainrule.evaluation.tracks import Tracks, cut
 from chainrule.models.adaptive_cache import CacheConfig, ContinuousCacheConfig, UnigramCacheConfig
 from chainrule.models.language_model import LanguageModel

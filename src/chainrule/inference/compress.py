@@ -26,11 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chainrule.base.devices import device_of
 from chainrule.base.files import disk_errors
+from chainrule.base.modes import evaluating
+from chainrule.base.progress import Progress
 from chainrule.data.store import TokenStore, open_store
-from chainrule.decoding.prompt import device_of
 from chainrule.errors import ConfigError, DataError, RunError
-from chainrule.evaluation.perplexity import Progress, evaluating
 from chainrule.evaluation.tracks import Tracks, cut, tracks_of
 from chainrule.inference.archive import (
     FINGERPRINT_BYTES,

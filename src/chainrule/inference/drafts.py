@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from chainrule.base.modes import evaluating
 from chainrule.decoding import Chooser, Drafted, Drafter, FirstDrafter, LookupDrafter, StepperDrafter
 from chainrule.errors import ConfigError
-from chainrule.evaluation.perplexity import evaluating
 from chainrule.registry import MODELS
 from chainrule.types import prefill
 

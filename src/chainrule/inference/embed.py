@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.base.files import file_atomically
+from chainrule.base.modes import evaluating
 from chainrule.errors import ConfigError, DataError, RunError
-from chainrule.evaluation.perplexity import evaluating
 from chainrule.evaluation.vectors import Array, analogy_queries, nearest, norms_of, units
 from chainrule.models.seq2seq_transformer import EncoderDecoder
 from chainrule.registry import MODELS

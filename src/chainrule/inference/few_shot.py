@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from chainrule.base.modes import evaluating
 from chainrule.errors import ConfigError, DataError, RunError
-from chainrule.evaluation.perplexity import evaluating
 from chainrule.registry import MODELS
 from chainrule.text.readers import lines_in, open_texts
 from chainrule.text.sources import JSON_SUFFIXES, file_chunks, kind_of, lines_of

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from chainrule.base.devices import threads
+from chainrule.base.modes import evaluating
 from chainrule.decoding import Drafted, Hypothesis
 from chainrule.errors import ConfigError
 from chainrule.evaluation.pairs import length_limit, source_of
-from chainrule.evaluation.perplexity import evaluating
 from chainrule.inference.search import Found, Search, check_together, look_for
 from chainrule.text.tokenizers import Tokenizer
 

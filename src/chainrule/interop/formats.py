@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import ConfigError, unknown_name
 from chainrule.interop.common import Exported
 from chainrule.interop.huggingface.folders import CONFIG, find_folder
 
 FORMATS = ("arpa", "hf", "word2vec")
-Progress = Callable[[int, int], None]
 
 __all__ = ["FORMATS", "Exported", "export", "format_of", "import_run"]
 

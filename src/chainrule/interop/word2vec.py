@@ -23,6 +23,7 @@ from torch import nn
 
 from chainrule.base.devices import PeakMemory
 from chainrule.base.files import file_atomically, folder_atomically
+from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import OF_TRAINING, RunFolder, load_model
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
 from chainrule.engines.word2vec.kernels import Weights
@@ -34,7 +35,6 @@ from chainrule.text.tokenizers.vocabulary import EOS_PIECE, UNK_PIECE
 from chainrule.text.tokenizers.word import WordTokenizer
 
 Array = np.ndarray[Any, Any]
-Progress = Callable[[int, int], None]
 
 ROWS = 1024
 """Words that are written or told of together."""

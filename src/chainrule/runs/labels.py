@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from chainrule.base.modes import evaluating
+from chainrule.base.progress import Progress
 from chainrule.config import RunConfig
 from chainrule.data.batches import to_device
 from chainrule.data.labels import LabelBatches, LabelledTexts, unlabelled
@@ -26,7 +28,6 @@ from chainrule.data.pairs import Rows
 from chainrule.data.tags import TaggedWords
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.labels import ROWS, ClassEvaluation, class_evaluation, tell
-from chainrule.evaluation.perplexity import Progress, evaluating
 from chainrule.evaluation.tags import TagEvaluation, tag_evaluation
 from chainrule.runs.language_model import Paths, Run, path_strings
 from chainrule.tasks.labels import (

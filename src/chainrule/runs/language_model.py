@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from chainrule.base.devices import choose_device, physical_cores, threads
+from chainrule.base.modes import evaluating
 from chainrule.base.parallel import ordered_map
+from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder, adjust, count_parameters, load_model
 from chainrule.config import RunConfig
 from chainrule.data.store import TokenStore, open_store
@@ -23,7 +25,6 @@ from chainrule.decoding import Chooser, Drafted, Greedy, Sample, beam_search, dr
 from chainrule.decoding.draft import DRAFT_TOKENS
 from chainrule.decoding.stop_strings import Stops
 from chainrule.errors import ConfigError
-from chainrule.evaluation.perplexity import Progress, evaluating
 from chainrule.evaluation.speed import generation_speed
 from chainrule.evaluation.text import Evaluation, evaluate
 from chainrule.inference.compress import Compressed, compress, decompress

@@ -14,6 +14,8 @@ from typing import NoReturn
 
 import torch
 
+from chainrule.base.modes import evaluating
+from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import parse
 from chainrule.errors import ConfigError, DataError, RunError
@@ -26,7 +28,6 @@ from chainrule.evaluation.masked import (
     masking_of,
     validate_masked,
 )
-from chainrule.evaluation.perplexity import Progress, evaluating
 from chainrule.registry import OBJECTIVES
 from chainrule.runs.language_model import Paths, Run, path_strings
 from chainrule.tasks.language_model import refuse_pairs

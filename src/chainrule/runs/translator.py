@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from chainrule.base.devices import threads
+from chainrule.base.progress import Progress
 from chainrule.data.pairs import PairStore
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.pairs import PairEvaluation, evaluate_pairs, scored_rows, source_of
-from chainrule.evaluation.perplexity import Progress
 from chainrule.evaluation.significance import Paired, paired
 from chainrule.evaluation.speed import generation_speed
 from chainrule.evaluation.text import perplexity_of

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.base.processes import Processes
+from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, TokenizerConfig, parse
 from chainrule.data.batches import Batches
 from chainrule.data.labels import Examples, LabelBatches, LabelledTexts, Numbers
 from chainrule.data.pairs import Rows
-from chainrule.data.store import Progress, TokenStore, open_store
+from chainrule.data.store import TokenStore, open_store
 from chainrule.data.tags import TaggedWords
 from chainrule.errors import DataError
 from chainrule.evaluation.labels import label_scores, tell

@@ -16,12 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from chainrule.base.processes import Processes
+from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import DataConfig, RunConfig, TokenizerConfig, TrainingConfig, parse
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
 from chainrule.data.masks import MaskedBatches
 from chainrule.data.spans import SpanBatches
-from chainrule.data.store import Progress, TokenStore, open_store
+from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.masked import masked_validator, masking_of
 from chainrule.evaluation.pairs import loss_of_batches

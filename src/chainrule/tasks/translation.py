@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.base.processes import Processes
+from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, TokenizerConfig, TrainingConfig
 from chainrule.data.batches import Batches
 from chainrule.data.pairs import Kept, PairBatches, PairStore, keep_pairs, pair_stores
-from chainrule.data.store import Progress, open_store
+from chainrule.data.store import open_store
 from chainrule.errors import DataError
 from chainrule.evaluation.pairs import loss_of_batches, translate_greedily
 from chainrule.evaluation.rewards import make_reward

@@ -9,7 +9,7 @@ Legend: R n-grams of a section, K words of an n-gram.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -17,13 +17,12 @@ from typing import NoReturn
 import numpy as np
 from numba import njit
 
+from chainrule.base.progress import Progress
 from chainrule.engines.ngram.scratch import Array
 from chainrule.errors import DataError
 from chainrule.interop.arpa.numbers import take_number
 from chainrule.text.readers import Texts, open_texts
 from chainrule.text.tokenizers import word_table as wordtable
-
-Progress = Callable[[int, int], None]
 
 UNK, EOS = 0, 1
 """The ids of `<unk>` and of `<s>` and `</s>`; words follow in the order of the file."""

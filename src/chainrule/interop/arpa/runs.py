@@ -14,11 +14,12 @@ import numpy as np
 
 from chainrule.base.devices import PeakMemory
 from chainrule.base.files import folder_atomically
+from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import OF_TRAINING, RunFolder, load_model
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
 from chainrule.engines.ngram.table import Table
 from chainrule.errors import ConfigError, DataError
-from chainrule.interop.arpa.reader import Progress, read_content
+from chainrule.interop.arpa.reader import read_content
 from chainrule.interop.arpa.trie import build_table
 from chainrule.interop.arpa.writer import write_arpa
 from chainrule.interop.common import Exported, figures, find_finished

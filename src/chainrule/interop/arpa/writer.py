@@ -17,7 +17,7 @@ Legend: N order, H contexts, R n-grams of a piece, W names.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
@@ -26,12 +26,11 @@ import numpy as np
 from numba import njit
 
 from chainrule.base.files import file_atomically
+from chainrule.base.progress import Progress
 from chainrule.engines.ngram.scratch import Array
 from chainrule.engines.ngram.table import BINS, GROUP, Arrays, Table
 from chainrule.errors import ConfigError
 from chainrule.interop.arpa.numbers import LONGEST, put_number
-
-Progress = Callable[[int, int], None]
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 RESERVED = {BEGIN, END, UNKNOWN, "<UNK>"}  # KenLM takes <UNK> for <unk>

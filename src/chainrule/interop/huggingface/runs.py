@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from chainrule.base.devices import PeakMemory
 from chainrule.base.files import folder_atomically, write_atomically
+from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import COUNTS, RunFolder, build_model, load_model, load_weights, weights_of
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig, parse
 from chainrule.errors import ConfigError
@@ -28,8 +29,6 @@ from chainrule.interop.huggingface.write_tokenizers import tokenizer_files
 from chainrule.registry import MODELS
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.types import Vocabulary
-
-Progress = Callable[[int, int], None]
 
 READERS: dict[str, Callable[[Folder, Weights], Native]] = {
     "gpt2": read_gpt2,
