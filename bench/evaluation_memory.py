@@ -22,7 +22,7 @@ import numpy as np
 from harness import Figure, arguments, begin, report
 
 from chainrule.base.devices import PeakMemory
-from chainrule.checkpoint.folder import build_model
+from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.data.store import open_store
 from chainrule.evaluation.text import evaluate

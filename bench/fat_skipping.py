@@ -17,7 +17,7 @@ import torch
 from harness import Figure, Times, alternate, arguments, begin, report, speed, speed_up
 
 from chainrule.base.devices import threads
-from chainrule.checkpoint.folder import build_model
+from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.decoding.generate import generate
 from chainrule.decoding.greedy import Greedy

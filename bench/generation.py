@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformer_training import FORMS, HEADS, LAYERS, VOCABULARY, WIDTH, peer_model
 
 from chainrule.base.devices import threads
-from chainrule.checkpoint.folder import build_model
+from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.decoding import Greedy, generate
 from chainrule.models.language_model import LanguageModel

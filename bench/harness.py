@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.base.devices import physical_cores
-from chainrule.checkpoint.folder import Checkpoint, RunFolder, build_model
+from chainrule.checkpoint.build import build_model
+from chainrule.checkpoint.folder import Checkpoint, RunFolder
 from chainrule.config import RunConfig, parse
 from chainrule.data.batches import Batches
 from chainrule.objectives.likelihood import Likelihood

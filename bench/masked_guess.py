@@ -15,7 +15,8 @@ from harness import Figure, arguments, begin, report
 
 from chainrule.api import load
 from chainrule.errors import ConfigError
-from chainrule.evaluation.masked import guess, hidden_at_once, tell
+from chainrule.evaluation.masked import mask_windows, sum_masked
+from chainrule.evaluation.masked_baseline import guess
 from chainrule.runs.masked import load_masked
 
 
@@ -31,14 +32,14 @@ def main() -> None:
         raise ConfigError(f"{options.run} and {options.ngram} have different tokens; train both with one tokenizer")
     tokens, measure = run.open(options.text).tokens, run.measure
     tokens = tokens[:2000] if options.quick else tokens
-    batches = list(hidden_at_once(tokens, measure.masking, measure.length))
+    batches = list(mask_windows(tokens, measure.masking, measure.length))
     hidden = np.concatenate([batch.weights_BT.numpy().ravel() > 0 for batch in batches])
     places = np.flatnonzero(hidden)
-    told = tell(run.model, batches)
+    sums = sum_masked(run.model, batches)
     guesses = guess(ngram.model, np.asarray(tokens), places, measure.masking, candidates=options.candidates)
-    ours = told.right / told.tokens
-    figures = [Figure("bert, among the first five", told.near / told.tokens, "accuracy")]
-    for name, guessed in (("from the two before", guesses.after_N), ("from two on either side", guesses.between_N)):
+    ours = sums.correct / sums.tokens
+    figures = [Figure("bert, among the first five", sums.in_top / sums.tokens, "accuracy")]
+    for name, guessed in (("from the two before", guesses.after_M), ("from two on either side", guesses.between_M)):
         theirs = float(np.mean(guessed.numpy() == tokens[places]))
         figures.append(Figure(f"bert against the guess {name}", ours, "accuracy", theirs, ours / theirs, at_least=1.0))
     report(figures, options, places=len(places), candidates=options.candidates)

@@ -16,7 +16,7 @@ from harness import Figure, alternate, arguments, begin, parameter_count, report
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
-from chainrule.checkpoint.folder import build_model
+from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.decoding import beam_search
 from chainrule.interop.huggingface.marian import load_marian, marian_options

@@ -25,6 +25,7 @@ from harness import Figure, arguments, begin, report
 
 import chainrule as cr
 from chainrule.base.devices import PeakMemory
+from chainrule.checkpoint.build import save_model
 
 SEARCH: dict[str, Any] = {"num_beams": 5, "max_new_tokens": 30}
 WORDS, MOST_SECONDS = 2000, 1.0
@@ -65,7 +66,7 @@ def make_run(place: Path) -> Path:
                 deviation = next((DEVIATIONS[part] for part in DEVIATIONS if part in name), OTHER_DEVIATION)
                 parameter.normal_(std=deviation)
         run.model.output.bias_V.zero_()[run.model.eos] = -1000.0
-    run.folder.write_model(run.model)
+    save_model(run.folder, run.model)
     return place / "run"
 
 

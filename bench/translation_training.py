@@ -34,7 +34,8 @@ from harness import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chainrule.data.pairs import PairBatches, PairStore, Rows
+from chainrule.data.pairs import PairBatches, PairStore
+from chainrule.data.rows import Rows
 from chainrule.layers.attention.positions import sinusoidal_table
 from chainrule.types import Batch, Vocabulary
 

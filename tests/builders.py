@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from chainrule.checkpoint.folder import build_model
+from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig
 from chainrule.engines.ngram.smoothing import SMOOTHINGS
 from chainrule.models.mixture import Mixture, MixtureConfig
@@ -42,9 +42,9 @@ SMALL = {
     "block": 4,
 }
 OF_TRANSLATORS = {"context": 24}  # all of a source and all of a target
-LANGUAGE_MODELS = [entry.name for entry in MODELS.entries() if entry.about["task"] == "lm"]
-TRANSLATORS = [entry.name for entry in MODELS.entries() if entry.about["task"] == "seq2seq"]
-TRAINED = [name for name in LANGUAGE_MODELS if "made_by" not in MODELS.get(name).about]
+LANGUAGE_MODELS = [entry.name for entry in MODELS.entries() if entry.task == "lm"]
+TRANSLATORS = [entry.name for entry in MODELS.entries() if entry.task == "translation"]
+TRAINED = [name for name in LANGUAGE_MODELS if MODELS.get(name).make.fitting == "gradients"]
 OUTPUT_LAYERS = OUTPUTS.names()
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("average", {"weights": "attention"}),

@@ -1,4 +1,4 @@
-"""The command line in processes of its own, which begin with torch already imported, so that starting one is cheap."""
+"""Run the command line in separate processes, which start fast because torch is already imported in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 300
-"""Long enough for a busy machine; only a process that hangs takes as long."""
+"""A command that takes longer counts as hung."""
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["commands", "chainrule.cli.main", "chainrule.api", "chainrule.experiments.compare"])
@@ -19,7 +19,7 @@ _context.set_forkserver_preload(["commands", "chainrule.cli.main", "chainrule.ap
 
 @dataclass
 class Result:
-    """What a command came to."""
+    """Exit code, standard output and standard error of a command."""
 
     code: int
     out: str
@@ -27,11 +27,13 @@ class Result:
 
 
 class Command:
-    """`chainrule ARGUMENTS…`, running."""
+    """A running `chainrule ARGUMENTS…`; `terminal` is the path of a terminal that takes the place of standard error."""
 
-    def __init__(self, *arguments: object, stdin: str = "", **environment: str) -> None:
+    def __init__(self, *arguments: object, stdin: str = "", terminal: str | None = None, **environment: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="chainrule-test-"))
         (self.folder / "in").write_text(stdin, encoding="utf-8")
+        if terminal is not None:
+            (self.folder / "err").symlink_to(terminal)
         environment |= {name: os.environ[name] for name in ("CHAINRULE_CACHE", "OMP_NUM_THREADS")}
         self.process: Any = _context.Process(
             target=_run, args=(list(map(str, arguments)), str(self.folder), environment)
@@ -42,9 +44,13 @@ class Command:
         self.process.join(SECONDS)
         if self.process.exitcode is None:
             self.process.kill()
-            raise AssertionError(f"hung: {(self.folder / 'err').read_text()}")
-        out, err = ((self.folder / name).read_text(encoding="utf-8") for name in ("out", "err"))
-        return Result(self.process.exitcode, out, err)
+            raise AssertionError(f"hung: {self._read('err')}")
+        return Result(self.process.exitcode, self._read("out"), self._read("err"))
+
+    def _read(self, name: str) -> str:
+        """What the command wrote to a file; nothing if it wrote to a terminal."""
+        file = self.folder / name
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def chainrule(*arguments: object, stdin: str = "") -> Result:
@@ -53,7 +59,7 @@ def chainrule(*arguments: object, stdin: str = "") -> Result:
 
 
 def _run(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
-    """In the new process: put files in the place of the three streams, then do what the shell would."""
+    """In the new process: redirect the three standard streams to files, then run the command."""
     for number, (name, flags) in enumerate(
         [("in", os.O_RDONLY), ("out", os.O_WRONLY | os.O_CREAT), ("err", os.O_WRONLY | os.O_CREAT)]
     ):

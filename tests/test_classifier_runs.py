@@ -72,7 +72,7 @@ def test_a_separable_task_is_learned(run: ClassifierRun, desk: Path) -> None:
     assert measured.confusion is not None
     assert [sum(row) for row in measured.confusion] == [measured.labels[name].examples for name in ("neg", "pos")]
     assert measured.loss < 0.1
-    assert measured.protocol.startswith("80 texts; the most probable label is told")
+    assert measured.protocol.startswith("80 texts; the most probable label is predicted")
     assert run.validation().examples == 60
     assert run.labels == ("neg", "pos")
 
@@ -218,7 +218,7 @@ def test_mistakes_in_the_data(desk: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         train(desk / "train.tsv", valid=other, out=tmp_path / "run")
     assert str(caught.value) == (
-        f"{other}, line 2: the label 'mixed' does not come in the training data (found there: neg, pos); leave it out, "
+        f"{other}, line 2: the label 'mixed' does not occur in the training data (found there: neg, pos); leave it out, "
         "or train with texts that have it."
     )
     lists = tmp_path / "lists.jsonl"

@@ -1,4 +1,4 @@
-"""Every verb, as a person or a program calls it."""
+"""The verbs of the command line: results, JSON keys, and messages of mistakes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from builders import pairs_text
-from chainrule.cli.main import main
+from chainrule.cli.main import app, main
 
 EVALUATION = {
     "tokens",
@@ -57,7 +58,7 @@ class Result:
     err: str
 
     def json(self) -> Any:
-        """The one object on standard output."""
+        """The object that was printed on standard output."""
         assert self.code == 0, self.err
         return json.loads(self.out)
 
@@ -82,7 +83,7 @@ def chainrule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 
 def made(path: Path, text: Path, tokenizer: str, *settings: str, steps: int = 40, **options: Any) -> Path:
-    """A run trained through Python."""
+    """Train a run through Python -> its folder."""
     from chainrule import train
     from chainrule.config import parse_settings
 
@@ -104,7 +105,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(place: Path) -> Path:
-    """A run over characters."""
+    """A run with a character tokeniser."""
     return made(place / "run", place / "pairs.txt", "char")
 
 
@@ -124,14 +125,22 @@ def test_nothing_imports_torch_before_it_is_needed(what: str) -> None:
 
 
 def test_help_names_every_verb(chainrule: Call) -> None:
-    told = chainrule("--help")
-    assert told.code == 0
+    shown = chainrule("--help")
+    assert shown.code == 0
     for verb in VERBS:
-        assert f"\n  {verb} " in told.out
+        assert f"\n  {verb} " in shown.out
         assert chainrule(verb, "--help").code == 0
 
 
-def test_models_tells_name_family_and_task(chainrule: Call) -> None:
+def test_help_is_complete(chainrule: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "..." not in chainrule("--help").out.partition("Commands:")[2]  # no summary is cut off
+    verbs = get_command(app).commands  # type: ignore[attr-defined]
+    parameters = [(verb, one) for verb, command in verbs.items() for one in command.params]
+    assert [(verb, one.name) for verb, one in parameters if not (one.help or "").endswith(".")] == []
+
+
+def test_models_lists_name_family_and_task(chainrule: Call) -> None:
     from chainrule.registry import MODELS
 
     listed = chainrule("models", "--json").json()
@@ -142,17 +151,17 @@ def test_models_tells_name_family_and_task(chainrule: Call) -> None:
     assert [line.split()[0] for line in shown] == MODELS.names()
 
 
-# Training and measuring
+# Training and evaluation
 
 
 def test_train_reports_on_standard_output_alone(chainrule: Call, place: Path, tmp_path: Path) -> None:
     options = [option for setting in SMALL for option in ("--set", setting)]
     arguments = ["train", place / "pairs.txt", "--model", "gru", "--tokenizer", "char", "--steps", 5, *options]
     first = chainrule(*arguments, "--out", tmp_path / "one", "--json")
-    told = first.json()
-    assert set(told) == {"run", "steps", "seconds", "parameters", "tokens_per_second", "peak_memory", "valid"}
-    assert set(told["valid"]) == EVALUATION
-    assert (told["run"], told["steps"]) == (str(tmp_path / "one"), 5)
+    printed = first.json()
+    assert set(printed) == {"run", "steps", "seconds", "parameters", "tokens_per_second", "peak_memory", "valid"}
+    assert set(printed["valid"]) == EVALUATION
+    assert (printed["run"], printed["steps"]) == (str(tmp_path / "one"), 5)
     assert first.err.splitlines() == ["tokeniser: char"]
     again = chainrule(*arguments, "--out", tmp_path / "one")
     assert again.err.splitlines()[0] == (
@@ -160,28 +169,28 @@ def test_train_reports_on_standard_output_alone(chainrule: Call, place: Path, tm
     )
     fields = dict(line.split("  ", 1) for line in again.out.splitlines())
     assert fields["steps"].strip() == "5"
-    assert float(fields["valid bits per byte"]) == pytest.approx(told["valid"]["bits_per_byte"], abs=1e-4)
+    assert float(fields["valid bits per byte"]) == pytest.approx(printed["valid"]["bits_per_byte"], abs=1e-4)
 
 
 def test_text_can_come_from_standard_input(chainrule: Call, tmp_path: Path) -> None:
     options = [option for setting in SMALL for option in ("--set", setting)]
-    told = chainrule("train", "-", "--steps", 3, *options, "--out", tmp_path / "run", "--json", stdin=pairs_text(40))
-    assert told.json()["steps"] == 3
+    printed = chainrule("train", "-", "--steps", 3, *options, "--out", tmp_path / "run", "--json", stdin=pairs_text(40))
+    assert printed.json()["steps"] == 3
 
 
-def test_eval_has_the_keys_and_the_same_number_as_python(chainrule: Call, run: Path, place: Path) -> None:
+def test_eval_prints_what_python_returns(chainrule: Call, run: Path, place: Path) -> None:
     from chainrule import load
 
-    told = chainrule("eval", run, place / "test.txt", "--json").json()
-    assert set(told) == EVALUATION
-    assert told == load(run).evaluate(place / "test.txt").to_dict()
+    printed = chainrule("eval", run, place / "test.txt", "--json").json()
+    assert set(printed) == EVALUATION
+    assert printed == load(run).evaluate(place / "test.txt").to_dict()
     shown = chainrule("eval", run, place / "test.txt")
-    assert told["protocol"] in shown.err
-    assert told["protocol"] not in shown.out
-    assert f"{told['bits_per_byte']:.4f}" in shown.out
+    assert printed["protocol"] in shown.err
+    assert printed["protocol"] not in shown.out
+    assert f"{printed['bits_per_byte']:.4f}" in shown.out
 
 
-def test_score_gives_a_number_a_line_whose_tokens_add_up(chainrule: Call, run: Path, place: Path) -> None:
+def test_score_prints_a_number_per_line_the_sum_over_its_tokens(chainrule: Call, run: Path, place: Path) -> None:
     lines = (place / "test.txt").read_text().splitlines()
     plain = chainrule("score", run, place / "test.txt")
     records = [json.loads(line) for line in chainrule("score", run, place / "test.txt", "--json").out.splitlines()]
@@ -199,7 +208,7 @@ def test_score_gives_a_number_a_line_whose_tokens_add_up(chainrule: Call, run: P
     assert total == pytest.approx(records[0]["log_prob"], abs=1e-2)
 
 
-def test_score_reads_standard_input_and_each_line_by_itself(chainrule: Call, run: Path) -> None:
+def test_score_reads_standard_input_and_scores_lines_separately(chainrule: Call, run: Path) -> None:
     together = chainrule("score", run, stdin="abab\ncdcd\n\nabab\n").out.splitlines()
     assert len(together) == 4
     assert together[0] == together[3]
@@ -210,23 +219,23 @@ def test_score_reads_standard_input_and_each_line_by_itself(chainrule: Call, run
 # Generating
 
 
-def test_generate_shows_what_json_tells(chainrule: Call, run: Path) -> None:
+def test_generate_prints_the_same_text_with_and_without_json(chainrule: Call, run: Path) -> None:
     greedy = ["generate", run, "--prompt", "ab", "--max-new-tokens", 12]
-    told = chainrule(*greedy, "--json").json()
-    assert set(told) == {"texts", "tokens_per_second"}
-    (text,) = told["texts"]
+    printed = chainrule(*greedy, "--json").json()
+    assert set(printed) == {"texts", "tokens_per_second"}
+    (text,) = printed["texts"]
     assert text.startswith("ab")
     assert len(text) == 14
-    assert chainrule(*greedy).out == text + "\n"  # shown while it is made
+    assert chainrule(*greedy).out == text + "\n"  # printed while it is generated
     assert chainrule("generate", run, "--prompt", "-", "--max-new-tokens", 12, stdin="ab").out == text + "\n"
 
 
 def test_sampling_repeats_with_its_seed(chainrule: Call, run: Path) -> None:
     def texts(seed: int, *options: object) -> list[str]:
-        told = chainrule(
+        printed = chainrule(
             "generate", run, "--temperature", 1.5, "--seed", seed, "--max-new-tokens", 20, *options, "--json"
         )
-        found: list[str] = told.json()["texts"]
+        found: list[str] = printed.json()["texts"]
         return found
 
     assert texts(1) == texts(1)
@@ -239,16 +248,16 @@ def test_sampling_repeats_with_its_seed(chainrule: Call, run: Path) -> None:
 
 def test_a_beam_gives_its_n_best_in_order(chainrule: Call, run: Path) -> None:
     options = ["--prompt", "cd", "--num-beams", 4, "--num-return-sequences", 3, "--max-new-tokens", 5]
-    told = chainrule("generate", run, *options, "--length-penalty", 0, "--json").json()
-    assert set(told) == {"texts", "log_probs", "tokens_per_second"}
-    assert len(set(told["texts"])) == 3
-    assert told["log_probs"] == sorted(told["log_probs"], reverse=True)
+    printed = chainrule("generate", run, *options, "--length-penalty", 0, "--json").json()
+    assert set(printed) == {"texts", "log_probs", "tokens_per_second"}
+    assert len(set(printed["texts"])) == 3
+    assert printed["log_probs"] == sorted(printed["log_probs"], reverse=True)
     shown = chainrule("generate", run, *options, "--length-penalty", 0)
-    assert shown.out == "".join(text + "\n" for text in told["texts"])
-    assert shown.err.splitlines()[0] == f"--- 1, log p {told['log_probs'][0]:.3f}"
+    assert shown.out == "".join(text + "\n" for text in printed["texts"])
+    assert shown.err.splitlines()[0] == f"--- 1, log p {printed['log_probs'][0]:.3f}"
 
 
-def test_words_stop_with_the_line(chainrule: Call, word_run: Path) -> None:
+def test_words_stop_at_the_end_of_the_line(chainrule: Call, word_run: Path) -> None:
     text = chainrule("generate", word_run, "--prompt", "the", "--max-new-tokens", 60, "--json").json()["texts"][0]
     assert text.startswith("the ")
     assert "\n" not in text.rstrip("\n")
@@ -258,7 +267,7 @@ def test_words_stop_with_the_line(chainrule: Call, word_run: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["char", "word", "byte"])
-def test_a_compressed_text_comes_back_in_the_size_that_eval_says(
+def test_compression_is_lossless_and_as_small_as_eval_predicts(
     kind: str, chainrule: Call, run: Path, word_run: Path, place: Path, tmp_path: Path
 ) -> None:
     text = {
@@ -271,13 +280,13 @@ def test_a_compressed_text_comes_back_in_the_size_that_eval_says(
         used = made(tmp_path / "run", place / "pairs.txt", "byte")
     original, packed, back = tmp_path / "text", tmp_path / "packed", tmp_path / "back"
     original.write_bytes(text.encode())
-    told = chainrule("compress", used, original, "--out", packed, "--json").json()
+    printed = chainrule("compress", used, original, "--out", packed, "--json").json()
     assert chainrule("decompress", used, packed, "--out", back).code == 0
     assert back.read_bytes() == text.encode()
     measured = chainrule("eval", used, original, "--json").json()
-    promised = measured["bits_per_byte"] * len(text.encode()) / 8
-    assert told["compressed_bytes"] == packed.stat().st_size
-    assert abs(packed.stat().st_size - promised) <= 0.01 * promised + 80
+    predicted = measured["bits_per_byte"] * len(text.encode()) / 8
+    assert printed["compressed_bytes"] == packed.stat().st_size
+    assert abs(packed.stat().st_size - predicted) <= 0.01 * predicted + 80
     assert (measured["oov"] > 0) == (kind != "byte")
 
 
@@ -299,13 +308,18 @@ def test_compare_prints_one_leaderboard_and_trains_nothing_twice(chainrule: Call
     assert again.out.splitlines()[2].split("|")[1].strip() == rows[0]["model"]
 
 
-# Telling
+# Inspection
 
 
-def test_info_tells_what_a_run_is(chainrule: Call, run: Path) -> None:
-    told = chainrule("info", run, "--json").json()
-    assert (told["model"], told["output"], told["tokenizer"], told["steps"]) == ("lstm", "softmax", "char", 40)
-    assert {"data", "valid", "tokenizer", "seed", "chainrule", "torch", "python"} <= set(told["signature"])
+def test_info_shows_model_tokeniser_and_signature(chainrule: Call, run: Path) -> None:
+    printed = chainrule("info", run, "--json").json()
+    assert (printed["model"], printed["output"], printed["tokenizer"], printed["steps"]) == (
+        "lstm",
+        "softmax",
+        "char",
+        40,
+    )
+    assert {"data", "valid", "tokenizer", "seed", "chainrule", "torch", "python"} <= set(printed["signature"])
     assert "lstm" in chainrule("info", run).out
 
 
@@ -323,9 +337,9 @@ def test_chinese_from_end_to_end(kind: str, chainrule: Call, tmp_path: Path) -> 
     (tmp_path / "poem.txt").write_text(poem * 12, encoding="utf-8")
     size = {"vocab_size": 300} if kind == "bpe" else {}
     out = made(tmp_path / "run", tmp_path / "poem.txt", kind, steps=60, **size)
-    told = chainrule("eval", out, tmp_path / "poem.txt", "--json").json()
-    assert told["oov"] == 0
-    assert told["bytes"] == len((poem * 12).encode())
+    printed = chainrule("eval", out, tmp_path / "poem.txt", "--json").json()
+    assert printed["oov"] == 0
+    assert printed["bytes"] == len((poem * 12).encode())
     text = chainrule("generate", out, "--prompt", "床前", "--max-new-tokens", 5, "--json").json()["texts"][0]
     assert text.startswith("床前")
     assert len(text) > 2
@@ -339,7 +353,7 @@ def test_chinese_from_end_to_end(kind: str, chainrule: Call, tmp_path: Path) -> 
 
 
 def refused(result: Result) -> str:
-    """The one line that a mistake gives."""
+    """The one-line message of a mistake."""
     assert (result.code, result.out) == (2, "")
     (line,) = result.err.splitlines()
     assert line.startswith("chainrule: ")
@@ -359,21 +373,21 @@ def test_unknown_names_suggest_the_nearest(chainrule: Call, place: Path, tmp_pat
     chra = chainrule("train", place / "pairs.txt", "--tokenizer", "chra", "--out", tmp_path / "run")
     line = refused(result_without_notes(chra))
     assert "did you mean 'char'?" in line
-    done = chainrule(*train, *[o for s in SMALL for o in ("--set", s)], "--json")  # the mistakes left nothing behind
+    done = chainrule(*train, *[o for s in SMALL for o in ("--set", s)], "--json")  # the failed commands left no run
     assert done.json()["steps"] == 1
 
 
 def result_without_notes(result: Result) -> Result:
-    """What was said before the mistake was met is no part of the sentence."""
+    """The result without the notes that come before the message."""
     lines = [line for line in result.err.splitlines(keepends=True) if not line.startswith("tokeniser: ")]
     return Result(result.code, result.out, "".join(lines))
 
 
-def test_wrong_values_and_combinations_have_their_sentences(chainrule: Call, run: Path, place: Path) -> None:
+def test_messages_of_wrong_values_and_combinations(chainrule: Call, run: Path, place: Path) -> None:
     line = refused(chainrule("train", place / "pairs.txt", "--set", "training.lr=-1"))
     assert line == "training.lr = -1: input should be greater than 0"
     line = refused(chainrule("train", place / "pairs.txt", "--set", "nonsense"))
-    assert line == "--set got 'nonsense'; it takes key=value, for example --set model.hidden=200"
+    assert line == "--set got 'nonsense'; expected KEY=VALUE, for example --set model.hidden=200"
     line = refused(chainrule("generate", run, "--num-beams", 3, "--temperature", 1))
     assert line == "num_beams searches and temperature, top_k and top_p sample; give one or the other"
     line = refused(chainrule("generate", run, "--num-return-sequences", 3))
@@ -385,7 +399,7 @@ def test_wrong_values_and_combinations_have_their_sentences(chainrule: Call, run
     assert line == f"no configuration file at {place / 'none.toml'}; give the path of a .toml file"
 
 
-def test_other_options_for_the_same_folder_have_their_sentence(chainrule: Call, run: Path, place: Path) -> None:
+def test_message_of_other_options_for_the_same_folder(chainrule: Call, run: Path, place: Path) -> None:
     before = (run / "model.safetensors").read_bytes()
     line = refused(chainrule("train", place / "pairs.txt", "--tokenizer", "char", "--model", "gru", "--out", run))
     assert line.startswith(f"{run} was made with other options (")
@@ -393,7 +407,7 @@ def test_other_options_for_the_same_folder_have_their_sentence(chainrule: Call, 
     assert (run / "model.safetensors").read_bytes() == before
 
 
-def test_a_missing_run_and_a_missing_text_have_their_sentences(chainrule: Call, run: Path, tmp_path: Path) -> None:
+def test_messages_of_a_missing_run_and_a_missing_text(chainrule: Call, run: Path, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     assert refused(chainrule("info", gone)) == (f"no run at {gone}; train one with: chainrule train TEXT --out {gone}")
     assert refused(chainrule("eval", tmp_path, run / "signature")) == (

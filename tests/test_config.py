@@ -1,4 +1,4 @@
-"""Configurations: what is written is read, the later wins, and what is wrong becomes one sentence."""
+"""Configurations: TOML files, the precedence of options, error messages, and the options chosen by default."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ import pytest
 
 from chainrule.api import make_config
 from chainrule.base.devices import choose_device, physical_cores
-from chainrule.config import RunConfig, merge, parse, parse_settings, read_toml, write_toml
+from chainrule.config import (
+    DataConfig,
+    NamedSection,
+    Recipe,
+    RunConfig,
+    TokenizerConfig,
+    TrainingConfig,
+    merge,
+    parse,
+    parse_settings,
+    read_toml,
+    write_toml,
+)
 from chainrule.errors import ConfigError
-from chainrule.tasks.presets import Size, choose_tokenizer, resolve
+from chainrule.tasks.presets import Size, resolve
+from chainrule.text.tokenizers.fit import choose_tokenizer
 
 
 def test_a_configuration_written_and_read_is_the_same(tmp_path: Path) -> None:
@@ -26,13 +39,13 @@ def test_a_configuration_written_and_read_is_the_same(tmp_path: Path) -> None:
     assert config.model.options == {"hidden": 12}
 
 
-def test_settings_are_nested_values_of_their_own_types() -> None:
+def test_settings_are_nested_and_typed() -> None:
     read = parse_settings(["model.hidden=200", "model.tied=false", "training.lr=1e-3", "model.name=gru", "seed=3"])
     assert read == {"model": {"hidden": 200, "tied": False, "name": "gru"}, "training": {"lr": 0.001}, "seed": 3}
     assert parse_settings(["output.cutoffs=[2, 5]"]) == {"output": {"cutoffs": [2, 5]}}
 
 
-def test_a_file_gives_way_to_named_options_and_these_to_settings(tmp_path: Path) -> None:
+def test_settings_win_over_named_options_and_these_over_a_file(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text('seed = 4\n[model]\nname = "gru"\nhidden = 5\nembedding = 6\n')
     named = {"seed": None, "model": {"name": "rnn"}, "training": {"steps": 9, "minutes": None}}
     config = make_config(tmp_path / "recipe.toml", named, {"model": {"hidden": 7}})
@@ -45,6 +58,12 @@ def test_a_file_gives_way_to_named_options_and_these_to_settings(tmp_path: Path)
     }
 
 
+def test_every_option_has_a_description() -> None:
+    sections = [RunConfig, DataConfig, TokenizerConfig, NamedSection, TrainingConfig, Recipe]
+    fields = [(section, name, field) for section in sections for name, field in section.model_fields.items()]
+    assert [(section, name) for section, name, field in fields if not field.description] == []
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -54,14 +73,14 @@ def test_a_file_gives_way_to_named_options_and_these_to_settings(tmp_path: Path)
         ({"data": {"feild": "x"}}, "unknown option 'data.feild': did you mean 'data.field'?"),
     ],
 )
-def test_what_is_wrong_becomes_one_sentence(values: dict[str, object], sentence: str) -> None:
+def test_an_invalid_value_has_a_one_line_message(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(RunConfig, values)
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
 
 
-def test_presets_leave_what_was_given_and_fill_in_the_rest() -> None:
+def test_presets_keep_given_options_and_choose_the_others() -> None:
     given = parse(RunConfig, {"model": {"name": "lstm", "hidden": 33}, "training": {"steps": 5, "length": 11}})
     options = {"embedding", "hidden", "dropout"}
     chosen = resolve(given, Size(10_000, 60), options)
@@ -75,7 +94,7 @@ def test_presets_leave_what_was_given_and_fill_in_the_rest() -> None:
     assert endless.training.minutes is not None
 
 
-def test_the_tokeniser_is_chosen_by_the_text() -> None:
+def test_the_tokeniser_is_chosen_from_the_text() -> None:
     def kind(sample: str, size: int) -> str | None:
         return choose_tokenizer(RunConfig().tokenizer, sample, size).kind
 
@@ -85,14 +104,14 @@ def test_the_tokeniser_is_chosen_by_the_text() -> None:
     assert kind("plain prose", 5_000_000) == "bpe"
 
 
-def test_devices_that_do_not_exist_have_their_sentences() -> None:
+def test_an_unknown_device_is_an_error() -> None:
     assert choose_device("cpu").type == "cpu"
     with pytest.raises(ConfigError) as caught:
         choose_device("gpu")
-    assert str(caught.value) == "training.device = 'gpu' is no device; use auto, cpu, cuda or mps"
+    assert str(caught.value) == "training.device = 'gpu' is not a device; use auto, cpu, cuda or mps"
 
 
-def test_the_number_of_threads_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert physical_cores() == 3
     monkeypatch.delenv("OMP_NUM_THREADS")

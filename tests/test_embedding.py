@@ -23,7 +23,7 @@ from builders import (
     write_pairs,
 )
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
-from chainrule.evaluation.vectors import units
+from chainrule.evaluation.vectors import unit_vectors
 from chainrule.inference import embed as embedding
 from chainrule.inference.embed import WordTable, embed_lines, embed_tokens, embed_words, pool, save_npy, table_of
 from chainrule.interop.word2vec import import_vectors
@@ -133,7 +133,7 @@ def test_pooling_by_hand(place: Path) -> None:
     for pooling in expected:
         np.testing.assert_allclose(run.embed(["abcd"], pooling=pooling)[0], pool(states_SD, pooling), atol=1e-6)
         scaled_D = run.embed(["abcd"], pooling=pooling, normalise=True)[0]
-        np.testing.assert_allclose(scaled_D, units(pool(states_SD, pooling)), atol=1e-6)
+        np.testing.assert_allclose(scaled_D, unit_vectors(pool(states_SD, pooling)), atol=1e-6)
     assert run.embed([]).shape == (0, 0)
 
 

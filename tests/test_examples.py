@@ -157,4 +157,4 @@ def test_classify_text(capsys: pytest.CaptureFixture[str]) -> None:
     out = run("classify_text", capsys)
     (accuracy,) = numbers(r"accuracy +([\d.]+)", out)
     assert accuracy > 0.35  # of eight topics
-    assert "true \\ told" in out
+    assert "true \\ predicted" in out

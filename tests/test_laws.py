@@ -36,7 +36,8 @@ from builders import (
     some_vocabulary,
 )
 from builders import small_model as make
-from chainrule.checkpoint.folder import RunFolder, build_model, load_model
+from chainrule.checkpoint.build import build_model, load_model, save_model
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig
 from chainrule.data.store import open_store
 from chainrule.decoding import Greedy, beam_search, generate
@@ -238,7 +239,7 @@ def test_6_what_is_saved_and_loaded_gives_identical_numbers(case: Case, tmp_path
     folder = RunFolder(tmp_path / "run")
     folder.write_config(small_config(name, output, **options))
     tokenizer.save(folder.path)
-    folder.write_model(model)
+    save_model(folder, model)
     loaded: Any = load_model(folder, folder.read_tokenizer())
     tokens_BT = some_tokens(2, LONG) % tokenizer.vocab_size
     assert torch.equal(loaded.log_probs(tokens_BT), model.log_probs(tokens_BT))

@@ -15,7 +15,8 @@ import torch
 
 from builders import pairs_text, stir
 from chainrule.api import load, train
-from chainrule.checkpoint.folder import RunFolder, build_model
+from chainrule.checkpoint.build import build_model, save_model
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.cli.main import main
 from chainrule.config import RunConfig, read_toml
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
@@ -155,7 +156,7 @@ def test_whole_words_are_hidden_in_training_and_in_measuring(text: Path, tmp_pat
             words = [*words, set()] if token == run.tokenizer.eos else [*words[:-1], words[-1] | {weight}]
         assert all(len(word) < 2 for word in words)  # a line is a word here
     assert run.measure.masking.rate == 0.3
-    assert run.measure.masking.edges is not None
+    assert run.measure.masking.boundaries is not None
 
 
 def test_other_models_and_objectives_are_refused(text: Path, tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ def with_own_mask(tmp_path: Path) -> MaskedRun:
     stir(model)
     folder.write_config(config)
     tokenizer.save(folder.path)
-    folder.write_model(model)
+    save_model(folder, model)
     return load_masked(folder.path)
 
 

@@ -13,6 +13,7 @@ import torch
 
 import chainrule as cr
 from builders import pairs_text
+from chainrule.checkpoint.build import save_model
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
 from chainrule.evaluation.perplexity import evaluate_tokens
@@ -97,7 +98,7 @@ def test_the_text_is_as_likely_as_the_fit_said(place: Path, lstm: Path, average:
 def test_gathering_takes_each_token_once(
     mixed: cr.Run, lstm: Path, average: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chainrule.evaluation.tracks.TOKENS_A_TRACK", 100)  # rows of unequal length
+    monkeypatch.setattr("chainrule.evaluation.tracks.TOKENS_PER_TRACK", 100)  # rows of unequal length
     static = Mixture.Config(parts=2)
     tokens = mixed.open(place / "valid.txt").tokens
     model = Mixture(static, mixing._vocabulary(mixed), list(mixed.model.parts))
@@ -152,7 +153,7 @@ def test_the_fingerprint_changes_with_the_parts_and_the_caches(place: Path, lstm
     model = cr.load(other).model
     with torch.no_grad():
         model.output.bias_V += 1  # the same distribution from other weights
-    folder.write_model(model)
+    save_model(folder, model)
     runs = [
         mix([one, one], valid=place / "valid.txt", out=tmp_path / name, caches=["unigram"], settings=settings)
         for name, one, settings in (

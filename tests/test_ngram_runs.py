@@ -24,7 +24,7 @@ from chainrule.report import leaderboard
 from chainrule.tasks.language_model import training_texts
 from chainrule.text.readers import Texts, open_texts
 from chainrule.training.fit import Listener
-from counting.naive import Stream, reference
+from engines.ngram.naive import Stream, reference
 
 EVERY_WORD = {"tokenizer": {"min_count": 1}}
 CHINESE = "床前明月光疑是地上霜\n举头望明月低头思故乡\n" * 20 + "明月几时有把酒问青天\n" * 3
@@ -135,7 +135,7 @@ def test_what_was_broken_off_is_finished_by_the_same_command(place: Path, tmp_pa
     for name in {"model.safetensors", "result.json"} - set(kept):
         (tmp_path / "run" / name).unlink()
     run = cr.load(tmp_path / "run")
-    sentence = f"{tmp_path / 'run'} has no model yet; run the command that makes it again"
+    sentence = f"{tmp_path / 'run'} has no model yet; rerun the command that creates it"
     assert told(lambda: run.model, RunError) == sentence
     assert again().result["ngrams"][0] == 12
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == whole
@@ -161,7 +161,7 @@ def test_a_truncated_model_has_its_sentence_and_is_made_again(place: Path, tmp_p
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
     assert told(lambda: again().model, RunError) == (
-        f"{path} is damaged; delete it and run the same train command again, or restore it"
+        f"{path} is damaged; restore it, or delete it and rerun the same train command"
     )
     path.unlink()
     assert again().model.vocab_size == 12
@@ -189,7 +189,7 @@ def test_a_truncated_model_has_its_sentence_and_is_made_again(place: Path, tmp_p
         ),
         (
             {"memory": "nonsense"},
-            "training.memory = 'nonsense': expected a number of bytes, such as 1G, 500M or 65536",
+            "training.memory = 'nonsense': expected a number of bytes, for example 1G, 500M or 65536",
         ),
         (
             {"memory": "1G", "model": "lstm"},

@@ -22,7 +22,7 @@ import chainrule as cr
 from builders import letter_pairs, write_pairs
 from chainrule.errors import ChainruleError, ConfigError, RunError
 from chainrule.interop.word2vec import import_vectors
-from chainrule.layers.encoders.encoders import make_encoder
+from chainrule.layers.encoders.build import make_encoder
 from chainrule.runs.translator import TranslatorRun
 from chainrule.text import text_of, train_tokenizer
 from chainrule.text.tokenizers import load_tokenizer

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import chainrule as cr
 from builders import letter_pairs, write_pairs
-from chainrule.checkpoint.folder import build_model
+from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.errors import ChainruleError
 from chainrule.interop.huggingface.bert_encoder import load_bert, read_shape

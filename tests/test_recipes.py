@@ -10,7 +10,7 @@ import pytest
 
 from chainrule.api import load, make_config, train
 from chainrule.config import merge, parse, parse_settings, read_toml
-from chainrule.experiments.speed_quality import read_entries, weigh
+from chainrule.experiments.speed_quality import read_entries, measure_tradeoffs
 from chainrule.registry import MODELS
 from chainrule.runs.translator import TranslatorRun
 from chainrule.tasks.language_model import reads_pairs
@@ -160,7 +160,7 @@ def test_a_recipe_for_a_comparison_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("chainrule.experiments.speed_quality.ROUNDS", 1)
     files = write_phrase_pairs(tmp_path, "en", "de", {"train": 300, "valid": 10, "test": 2})
-    points = weigh(
+    points = measure_tradeoffs(
         *files["train"],
         recipe=next(path for path in COMPARISONS if path.stem == "multi30k"),
         valid=files["valid"],

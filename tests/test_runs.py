@@ -11,7 +11,8 @@ import torch
 
 from builders import small_config, small_model
 from chainrule import load, train
-from chainrule.checkpoint.folder import Checkpoint, RunFolder, load_weights, weights_of
+from chainrule.checkpoint.build import load_weights, weights_of
+from chainrule.checkpoint.folder import Checkpoint, RunFolder
 from chainrule.errors import ConfigError, DataError, RunError
 
 SETTINGS: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 
 import chainrule as cr
 from chainrule.errors import ConfigError
-from chainrule.evaluation.tags import spans_of
+from chainrule.evaluation.tags import find_spans
 from chainrule.runs.labels import TaggerRun
 from chainrule.text.formats.tags import TaggedFiles
 from chainrule.text.samples.labels import tagged_sentences, write_tagged_phrases
@@ -51,8 +51,8 @@ def test_phrases_are_learned_and_measured_by_hand(run: TaggerRun, desk: Path) ->
     words = sum(len(one.words) for one in sentences)
     alike = sum(a == b for one, tags in zip(sentences, told, strict=True) for a, b in zip(one.tags, tags, strict=True))
     assert measured.accuracy == alike / words
-    there = {(n, span) for n, one in enumerate(sentences) for span in spans_of(one.tags)}
-    made = {(n, span) for n, tags in enumerate(told) for span in spans_of(tags)}
+    there = {(n, span) for n, one in enumerate(sentences) for span in find_spans(one.tags)}
+    made = {(n, span) for n, tags in enumerate(told) for span in find_spans(tags)}
     assert measured.precision == pytest.approx(len(there & made) / len(made))
     assert measured.recall == pytest.approx(len(there & made) / len(there))
     assert measured.words == words
@@ -133,6 +133,6 @@ def test_each_verb_says_whom_it_needs(desk: Path) -> None:
     result = chainrule("classify", desk / "run", stdin="x\n")
     assert result.code == 2
     assert result.err.splitlines()[-1] == (
-        f"chainrule: {desk / 'run'} is a tagger, which is no classifier; train one with: chainrule train LABELLED.tsv "
-        "--model classifier"
+        f"chainrule: {desk / 'run'} holds the model tagger, which is not a classifier; train one with: chainrule train "
+        "LABELLED.tsv --model classifier"
     )

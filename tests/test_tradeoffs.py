@@ -10,7 +10,7 @@ import pytest
 
 import chainrule as cr
 from chainrule.errors import ConfigError
-from chainrule.experiments.speed_quality import Entry, Point, Quality, Way, read_entries, weigh
+from chainrule.experiments.speed_quality import Entry, Point, Quality, Way, read_entries, measure_tradeoffs
 from chainrule.report import speed_quality as tradeoff
 from chainrule.report.plot import HEIGHT, LEFT, RIGHT, WIDTH, Dot, scatter
 from chainrule.text.samples.phrases import write_phrase_pairs
@@ -51,7 +51,7 @@ def recipe(tmp_path: Path) -> Path:
 def test_contenders_are_trained_once_and_measured_in_all_their_ways(files, recipe, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
     options = {"recipe": recipe, "valid": files["valid"], "test": files["test"], "out": tmp_path / "out"}
-    points = weigh(*files["train"], **options)
+    points = measure_tradeoffs(*files["train"], **options)
     assert [(point.name, point.way) for point in points] == [("teacher", ""), ("teacher", "beam 2"), ("student", "")]
     assert all(set(point.milliseconds) == {1, 32} and min(point.milliseconds.values()) > 0 for point in points)
     teacher = cr.load(tmp_path / "out" / "teacher")
@@ -62,7 +62,7 @@ def test_contenders_are_trained_once_and_measured_in_all_their_ways(files, recip
     assert [line.split("\t")[0] for line in lines] == sources
     assert cr.load(tmp_path / "out" / "student").config.data.train == (str(tmp_path / "out" / "by-teacher.tsv"),)
     monkeypatch.setattr("chainrule.experiments.speed_quality._measure", None)  # nothing is measured again …
-    again = weigh(*files["train"], only=["teacher"], **options)  # … or trained, and one can be had by itself
+    again = measure_tradeoffs(*files["train"], only=["teacher"], **options)  # … or trained, and one can be had by itself
     assert [point.quality for point in again] == [point.quality for point in points[:2]]
 
 
@@ -71,7 +71,7 @@ def test_what_the_command_sets_wins_over_the_recipe_and_its_contenders(files, re
     recipe.write_text(RECIPE.replace("ways =", "training = { steps = 5, lr = 0.5 }\nways ="), encoding="utf-8")
     options = {"recipe": recipe, "valid": files["valid"], "test": files["test"], "only": ["teacher"]}
     for settings, steps in (({}, 5), ({"training": {"steps": 2}}, 2)):
-        weigh(*files["train"], out=tmp_path / str(steps), settings=settings, **options)
+        measure_tradeoffs(*files["train"], out=tmp_path / str(steps), settings=settings, **options)
         training = cr.load(tmp_path / str(steps) / "teacher").config.training
         assert (training.steps, training.lr) == (steps, 0.5)
 

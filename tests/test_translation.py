@@ -17,8 +17,8 @@ import torch
 import chainrule as cr
 from builders import letter_pairs, write_pairs
 from chainrule.api import load_translator
+from chainrule.data.pairs import pad_sources
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
-from chainrule.evaluation.pairs import source_of
 from chainrule.experiments.distill import _key, distill
 from chainrule.inference.translate import FIRST_WINDOW
 from chainrule.runs.translator import TranslatorRun
@@ -91,7 +91,7 @@ def texts(found: Iterator[list[Any]]) -> list[str]:
 
 def forced(run: TranslatorRun, line: str, tokens: list[int]) -> list[float]:
     """log p of some target tokens given a line, by the model itself."""
-    source = source_of([run.source_tokenizer.encode(line)], run.source_tokenizer.eos)
+    source = pad_sources([run.source_tokenizer.encode(line)], run.source_tokenizer.eos)
     with torch.no_grad():
         found: list[float] = run.model.log_probs(torch.tensor([tokens]), source)[0].tolist()
     return found
@@ -238,7 +238,7 @@ def test_attention_is_told_for_every_piece(run: TranslatorRun) -> None:
     assert weights_TS.shape == (len(best.text) + 1, 5)
     torch.testing.assert_close(weights_TS.sum(1), torch.ones(len(weights_TS)))
     tokens_BT = torch.tensor([[*run.tokenizer.encode(best.text), run.tokenizer.eos]])
-    source = source_of([run.tokenizer.encode("abca")], run.tokenizer.eos)
+    source = pad_sources([run.tokenizer.encode("abca")], run.tokenizer.eos)
     with torch.no_grad():
         torch.testing.assert_close(weights_TS, run.model.attention(tokens_BT, source)[0])
     assert next(run.translate_lines(["abca"]))[0].looked is None  # unless it is asked for
@@ -507,8 +507,8 @@ def test_files_of_unequal_length_are_refused_everywhere(place: Path, run: Transl
     shorter.write_text("A\nB\n")
     paths = [place / "test.src", shorter]
     told = (
-        f"{paths[0]} has 30 lines and {paths[1]} has 2: line 3 of {paths[0]} has no partner; pairs are lines of equal "
-        "number, give files that match line by line."
+        f"{paths[0]} has 30 lines and {paths[1]} has 2: line 3 of {paths[0]} has no partner; expected two files "
+        "that match line by line."
     )
     assert sentence(cr.train, *paths, model="seq2seq-rnn", tokenizer="char", out=tmp_path / "run") == told
     assert sentence(run.evaluate, paths) == told

@@ -31,7 +31,8 @@ from builders import (
     some_vocabulary,
     write_pairs,
 )
-from chainrule.checkpoint.folder import RunFolder, build_model, load_model
+from chainrule.checkpoint.build import build_model, load_model, save_model
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig
 from chainrule.decoding import beam_search
 from chainrule.models.fat import Fat
@@ -157,8 +158,8 @@ def test_a_source_is_kept_once_for_all_its_hypotheses(name: str) -> None:
     def kept(state: Any) -> Tensor:
         memory = state.memory
         if isinstance(model, Fat):
-            return memory.readings[0].value_AHSE  # type: ignore[no-any-return]
-        found: Tensor = memory.pairs[0][0] if isinstance(model, EncoderDecoder) else memory.values_ASH
+            return memory.layers[0].value_AHSE  # type: ignore[no-any-return]
+        found: Tensor = memory.pairs[0][0] if isinstance(model, EncoderDecoder) else memory.values_ASU
         return found
 
     first = model.start(source)
@@ -220,7 +221,7 @@ def test_6_what_is_saved_and_loaded_gives_identical_numbers(case: Case, tmp_path
         read = Vocabulary(source_tokenizer.vocab_size, source_tokenizer.eos, counts[1])
         vocabulary = replace(vocabulary, source=read)
     model = small_translator(name, output, vocabulary, **options)
-    folder.write_model(model)
+    save_model(folder, model)
     loaded: Any = load_model(folder, folder.read_tokenizer())
     tokens_BT, source = some_tokens(4, 7, size=tokenizer.vocab_size), some_source(LENGTHS)
     assert torch.equal(loaded.log_probs(tokens_BT, source), model.log_probs(tokens_BT, source))

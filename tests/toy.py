@@ -1,7 +1,4 @@
-"""The smallest models that keep the whole contract, for tests of everything that only needs the contract.
-
-Legend: B batch, T time, V vocabulary.
-"""
+"""The smallest models that implement the whole contract, for tests that need nothing more."""
 
 from __future__ import annotations
 
@@ -10,20 +7,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chainrule.types import select_rows
+from chainrule.types import SteppingModel, select_rows
 
 
 class TablePrefix(NamedTuple):
-    """A hash of all tokens read, and a token that was scored but not read yet."""
+    """A hash of all tokens read, and a token that was scored but not yet read."""
 
     hash_B: Tensor
     pending_B: Tensor | None
 
 
-class TableModel:
+class TableModel(SteppingModel):
     """A language model whose distribution is a pseudo-random function of the whole prefix.
 
-    Integers make it: no batch size, no order of summing can change a prefix's row.
+    It computes with integers, so neither the batch size nor the order of sums can change the row of a prefix.
     """
 
     def __init__(self, vocab_size: int, seed: int = 0, eos: int = 0, sharpness: float = 4.0) -> None:
@@ -66,7 +63,7 @@ class TableModel:
 
 
 class PrefillingTable(TableModel):
-    """The same, reading a prompt in one call."""
+    """A `TableModel` that reads a prompt in one call."""
 
     def prefill(self, state: TablePrefix, tokens_BT: Tensor) -> tuple[Tensor, TablePrefix]:
         self.steps += 1
@@ -77,6 +74,6 @@ class PrefillingTable(TableModel):
 
 
 def _mix(hash_B: Tensor, token_B: Tensor) -> Tensor:
-    """Fold a number into a hash; 64-bit products wrap round."""
+    """Fold a number into a hash; 64-bit products overflow."""
     mixed_B = (hash_B ^ (token_B * 0x27D4EB2F165667C5)) * 0x1B03738712FAD5C9 + 0x165667B19E3779F9
     return mixed_B ^ ((mixed_B >> 29) & 0x7FFFFFFFF)

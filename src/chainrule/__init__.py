@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from chainrule.evaluation.text import Evaluation
     from chainrule.experiments.compare import compare
     from chainrule.experiments.mix import mix
+    from chainrule.inference.generate import Generated
+    from chainrule.inference.score import LineScore
     from chainrule.interop.formats import export
-    from chainrule.runs.language_model import Generated, LineScore, Run
+    from chainrule.runs.base import Run
 
 __all__ = [
     "ChainruleError",
@@ -38,9 +40,9 @@ __all__ = [
 _HOMES = {
     "ChainruleError": "chainrule.errors",
     "Evaluation": "chainrule.evaluation.text",
-    "Generated": "chainrule.runs.language_model",
-    "LineScore": "chainrule.runs.language_model",
-    "Run": "chainrule.runs.language_model",
+    "Generated": "chainrule.inference.generate",
+    "LineScore": "chainrule.inference.score",
+    "Run": "chainrule.runs.base",
     "compare": "chainrule.experiments.compare",
     "export": "chainrule.interop.formats",
     "import_model": "chainrule.api",
@@ -51,7 +53,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for, so that `import chainrule` is quick."""
+    """Import a public name when it is first asked for, so that `import chainrule` is fast."""
     if name not in _HOMES:
         raise AttributeError(f"module 'chainrule' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)

@@ -1,10 +1,10 @@
-"""Everything that can be set about a run, in one record that reads and writes TOML.
+"""The configuration of a run: all its options in one record, read from and written to TOML.
 
-    [tokenizer] kind, vocab_size …      [model] name and the options of that model      [output] name, options
-    [objective] name, options           [training] how long, how fast, in which pieces  [data] which text
+    [data] texts and fields        [tokenizer] kind, vocab_size …   [model] name and the options of that model
+    [output] name and options      [objective] name and options     [training] budget, batches, optimiser, schedule
 
-A field left at None is chosen from the size of the text and the budget (`training/presets.py`); the `config.toml` of a
-finished run has every choice written out.
+Options left at None are chosen from the size of the text and the budget (`tasks/presets.py`). The `config.toml` of a
+finished run contains the chosen values.
 """
 
 from __future__ import annotations
@@ -23,111 +23,131 @@ from chainrule.errors import ConfigError, unknown_name
 
 
 class Section(BaseModel):
-    """A group of options: nothing unknown is accepted, nothing changes after it is made."""
+    """A group of options: immutable, and without unknown names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DataConfig(Section):
-    """Which text."""
+    """Training and validation data, and how their files are read."""
 
-    train: tuple[str, ...] = Field((), description="files, folders, '-' or hf:NAME/CONFIG:SPLIT")
-    valid: tuple[str, ...] = Field(
-        (), description="validation text; without it the end of the training text is held out"
+    train: tuple[str, ...] = Field(
+        (), description="training data: files, folders, '-' for standard input, or hf:NAME/CONFIG:SPLIT"
     )
-    field: str = Field("text", description="the field that holds the text in JSON lines and data sets")
-    lines: int | None = Field(None, ge=1, description="train on the first so many lines")
-    valid_lines: int | None = Field(None, ge=1, description="validate with the first so many lines of `valid`")
+    valid: tuple[str, ...] = Field((), description="validation data; by default the end of the training data")
+    field: str = Field("text", description="name of the text field in JSON lines and Hugging Face data sets")
+    lines: int | None = Field(None, ge=1, description="train on the first N lines only")
+    valid_lines: int | None = Field(None, ge=1, description="validate on the first N lines of `valid` only")
     held_out: float = Field(
-        0.05, gt=0, lt=0.5, description="share held out for validation when no text is given for it"
+        0.05, gt=0, lt=0.5, description="share of the training data held out for validation if `valid` is empty"
     )
-    label_field: str = Field("label", description="labelled text: the field of the label, or labels, in JSON lines")
-    pair_field: str = Field("text_pair", description="labelled text: the field of the second text of a pair")
-    source_field: str = Field("source", description="pairs: the field of the source in JSON lines")
-    target_field: str = Field("target", description="pairs: the field of the target in JSON lines")
-    prefix: str = Field("", description="pairs: what is put before every source, such as a task's name for t5")
+    label_field: str = Field("label", description="labelled text: name of the field with the label or labels")
+    pair_field: str = Field("text_pair", description="labelled text: name of the field with the second text of a pair")
+    source_field: str = Field("source", description="pairs: name of the source field in JSON lines")
+    target_field: str = Field("target", description="pairs: name of the target field in JSON lines")
+    prefix: str = Field("", description="pairs: text put before every source, for example the task name of t5")
     max_length: int | None = Field(
-        None, ge=1, description="pairs: train without those longer than so many tokens (default: the model's context)"
+        None, ge=1, description="pairs: drop training pairs with more tokens on a side (default: the model's context)"
     )
     max_ratio: float | None = Field(
-        None, ge=1, description="pairs: train without those of which one side has so many times the other's tokens"
+        None, ge=1, description="pairs: drop training pairs whose longer side exceeds this multiple of the shorter"
     )
 
 
 class TokenizerConfig(Section):
-    """How text becomes tokens."""
+    """How text is split into tokens."""
 
-    kind: str | None = Field(None, description="word, char, byte, bpe, unigram, jieba, or a tokenizer file")
-    vocab_size: int | None = Field(None, ge=2)
-    min_count: int | None = Field(None, ge=1, description="rarer words become <unk>")
-    split: Literal["space", "unicode"] = Field("space", description="where the word tokeniser cuts")
-    joint: bool = Field(True, description="pairs: one vocabulary for both sides, or one each")
+    kind: str | None = Field(None, description="word, char, byte, bpe, unigram, jieba, or the path of a tokenizer file")
+    vocab_size: int | None = Field(None, ge=2, description="maximum number of tokens, special tokens included")
+    min_count: int | None = Field(None, ge=1, description="words that occur less often become <unk>")
+    split: Literal["space", "unicode"] = Field(
+        "space", description="word tokeniser: split at white space, or at Unicode word boundaries"
+    )
+    joint: bool = Field(True, description="pairs: one vocabulary for source and target; false: one for each")
     source: str | None = Field(
-        None, description="pairs: the source's own tokeniser, a kind or a file; without it, `kind` is of both sides"
+        None, description="pairs: tokeniser of the source, a kind or a file (default: `kind` serves both sides)"
     )
 
 
 class NamedSection(BaseModel):
-    """A registered thing by name, with its options beside the name."""
+    """The name of a registered model, output layer or objective, and its options."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    name: str
+    name: str = Field(description="registered name")
 
     @property
     def options(self) -> dict[str, Any]:
+        """All values except the name."""
         return dict(self.model_extra or {})
 
 
-LEAST_MEMORY = 1 << 16
+MIN_MEMORY = 1 << 16
+"""Bytes; the smallest bound accepted for `training.memory`."""
 
 
 class TrainingConfig(Section):
-    """How a model is fitted."""
+    """Budget, batches, optimiser, schedule and validation of a training."""
 
     minutes: float | None = Field(None, gt=0, description="budget in minutes of training")
     steps: int | None = Field(None, ge=1, description="budget in optimiser steps")
-    epochs: float | None = Field(None, gt=0, description="budget in passes over the text")
+    epochs: float | None = Field(None, gt=0, description="budget in passes over the training data")
     batching: Literal["stream", "blocks"] | None = Field(
-        None, description="contiguous text with carried state, or random blocks"
+        None, description="stream: contiguous text with carried state; blocks: random blocks of text"
     )
-    batch_size: int | None = Field(None, ge=1, description="rows of a batch, on each process")
-    max_tokens: int | None = Field(None, ge=1, description="pairs: rows of a batch times the tokens of its longest")
-    length: int | None = Field(None, ge=1, description="tokens a row: the unroll of a stream, the size of a block")
-    accumulate: int = Field(1, ge=1, description="batches whose gradients make one step")
+    batch_size: int | None = Field(None, ge=1, description="rows per batch and process")
+    max_tokens: int | None = Field(
+        None, ge=1, description="pairs: maximum size of a batch, its rows times the tokens of its longest row"
+    )
+    length: int | None = Field(None, ge=1, description="tokens per row: unroll length of a stream, size of a block")
+    accumulate: int = Field(1, ge=1, description="number of batches whose gradients are summed for one step")
     optimizer: Literal["adamw", "sgd", "muon"] | None = Field(
-        None, description="default: muon for Transformers and conv-attention, adamw for others and for rewards"
+        None,
+        description="default: muon for Transformers and conv-attention, adamw for other models and for training on "
+        "rewards",
     )
-    lr: float | None = Field(None, gt=0)
-    tuned_lr: float = Field(5e-5, gt=0, description="AdamW's lr for a pretrained encoder that is tuned")
-    table_lr: float = Field(3e-3, gt=0, description="muon: AdamW's lr for embeddings, output tables, norms and biases")
-    weight_decay: float = Field(0.0, ge=0)
-    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's first moment; momentum of SGD and Muon is `momentum`")
-    beta2: float = Field(0.99, ge=0, lt=1)
-    momentum: float = Field(0.0, ge=0, lt=1)
-    schedule: Literal["constant", "cosine", "linear", "step", "plateau"] = "cosine"
-    warmup: float = Field(0.02, ge=0, description="share of the budget (below 1) or steps over which lr rises from 0")
-    final_lr: float = Field(0.05, ge=0, le=1, description="where cosine and linear end, as a share of lr")
-    decay_start: float = Field(4.0, ge=0, description="step schedule: epochs at full lr")
-    decay_every: float = Field(1.0, gt=0, description="step schedule: epochs between decays")
-    decay_factor: float = Field(0.5, gt=0, le=1, description="step and plateau schedules: what lr is multiplied by")
-    clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0: no clipping")
-    validations: int = Field(10, ge=1, description="validations spread evenly over the budget")
+    lr: float | None = Field(None, gt=0, description="peak learning rate (default: depends on the optimiser)")
+    tuned_lr: float = Field(5e-5, gt=0, description="learning rate of a pretrained encoder that is fine-tuned (AdamW)")
+    table_lr: float = Field(
+        3e-3, gt=0, description="muon: learning rate of embeddings, output tables, norms and biases (AdamW)"
+    )
+    weight_decay: float = Field(0.0, ge=0, description="weight decay of matrices; norms and biases do not decay")
+    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW: decay of the first moment (SGD and Muon use `momentum`)")
+    beta2: float = Field(0.99, ge=0, lt=1, description="AdamW: decay of the second moment")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD and Muon; 0 means 0.95 for Muon")
+    schedule: Literal["constant", "cosine", "linear", "step", "plateau"] = Field(
+        "cosine", description="how the learning rate falls after warm-up"
+    )
+    warmup: float = Field(
+        0.02, ge=0, description="linear warm-up of the learning rate: a share of the budget if below 1, else steps"
+    )
+    final_lr: float = Field(0.05, ge=0, le=1, description="cosine and linear schedules: final rate as a share of lr")
+    decay_start: float = Field(4.0, ge=0, description="step schedule: number of epochs at the full rate")
+    decay_every: float = Field(1.0, gt=0, description="step schedule: number of epochs between decays")
+    decay_factor: float = Field(0.5, gt=0, le=1, description="step and plateau schedules: factor of each decay")
+    clip: float = Field(1.0, ge=0, description="maximum norm of the gradient; 0: no clipping")
+    validations: int = Field(10, ge=1, description="number of validations, spread evenly over the budget")
     valid_tokens: int = Field(
-        200_000, ge=1, description="at most this many tokens in each of those; fewer in a short budget of minutes"
+        200_000, ge=1, description="maximum number of tokens per validation; fewer in a short budget of minutes"
     )
     select: Literal["loss", "bleu", "accuracy", "f1"] = Field(
-        "loss", description="what the best weights are best in; bleu: of pairs; accuracy and f1: of labelled text"
+        "loss", description="metric that selects the best weights; bleu: pairs only; accuracy, f1: labelled text only"
     )
-    valid_pairs: int = Field(500, ge=1, description="select = bleu: at most so many pairs are translated to measure it")
-    patience: int = Field(0, ge=0, description="stop after this many validations without improvement; 0: never")
+    valid_pairs: int = Field(
+        500, ge=1, description="select = bleu: maximum number of pairs translated in each validation"
+    )
+    patience: int = Field(0, ge=0, description="stop after N validations without improvement; 0: never")
     average_from: float = Field(
         1.0, ge=0, le=1, description="share of the budget after which weights are averaged; 1: never"
     )
-    compile: bool = Field(False, description="torch.compile the model")
-    device: str = Field("auto", description="auto, cpu, cuda, mps")
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    threads: int = Field(0, ge=0, description="CPU threads; 0: one a physical core")
-    memory: str | None = Field(None, description="most memory for counting n-grams, e.g. 1G or 500M")
+    compile: bool = Field(False, description="compile the model with torch.compile")
+    device: str = Field("auto", description="auto, cpu, cuda or mps")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="auto: bfloat16 autocast on CUDA devices that support it, else float32"
+    )
+    threads: int = Field(0, ge=0, description="number of CPU threads; 0: one per physical core")
+    memory: str | None = Field(
+        None, description="ngram: maximum memory for counting, for example 1G or 500M; the rest goes to disk"
+    )
     save_seconds: float = Field(60.0, gt=0, description="seconds between checkpoints")
     log_steps: int = Field(50, ge=1, description="steps between lines of metrics.jsonl")
 
@@ -136,41 +156,41 @@ class TrainingConfig(Section):
     def _check_memory(cls, value: Any) -> str | None:
         text = None if value is None else str(value)
         if text is not None and not re.fullmatch(r"\d+(\.\d+)?\s*[kKmMgGtT]?[bB]?", text):
-            raise ConfigError(f"training.memory = {value!r}: expected a number of bytes, such as 1G, 500M or 65536")
-        if text is not None and parse_bytes(text) < LEAST_MEMORY:
-            raise ConfigError(f"training.memory = {value!r}: counting needs at least 64K; give it more")
+            raise ConfigError(f"training.memory = {value!r}: expected a number of bytes, for example 1G, 500M or 65536")
+        if text is not None and parse_bytes(text) < MIN_MEMORY:
+            raise ConfigError(f"training.memory = {value!r}: counting needs at least 64K; choose a larger value")
         return text
 
 
 class Recipe(Section):
-    """What a recipe file says about itself; printed when it has run."""
+    """Notes in a recipe file; `train` prints `expected` when the recipe has run."""
 
-    about: str
-    expected: str
+    about: str = Field(description="what the recipe trains")
+    expected: str = Field(description="the result to expect")
 
 
 class RunConfig(Section):
-    """A run, whole."""
+    """The complete configuration of a run."""
 
-    seed: int = 1
-    init: str | None = Field(None, description="a run whose tokeniser, model and weights are the start of this one")
+    seed: int = Field(1, description="random seed of the weights, dropout, sampling and the order of batches")
+    init: str | None = Field(None, description="start from the tokeniser, model and weights of this run")
     init_embedding: str | None = Field(
-        None, description="vectors that words start from: a run, or a file in the format of word2vec"
+        None, description="start the embedding from these word vectors: a run, or a file in word2vec format"
     )
-    data: DataConfig = DataConfig()
-    tokenizer: TokenizerConfig = TokenizerConfig()
-    model: NamedSection = NamedSection(name="lstm")
-    output: NamedSection = NamedSection(name="softmax")
-    objective: NamedSection = NamedSection(name="likelihood")
-    training: TrainingConfig = TrainingConfig()
-    recipe: Recipe | None = None
+    data: DataConfig = Field(DataConfig(), description="training and validation data")
+    tokenizer: TokenizerConfig = Field(TokenizerConfig(), description="how text is split into tokens")
+    model: NamedSection = Field(NamedSection(name="lstm"), description="name and options of the model")
+    output: NamedSection = Field(NamedSection(name="softmax"), description="name and options of the output layer")
+    objective: NamedSection = Field(NamedSection(name="likelihood"), description="name and options of the objective")
+    training: TrainingConfig = Field(TrainingConfig(), description="budget, batches, optimiser and schedule")
+    recipe: Recipe | None = Field(None, description="notes of a recipe file")
 
 
 C = TypeVar("C", bound=BaseModel)
 
 
 def parse(kind: type[C], values: Mapping[str, Any], where: str = "") -> C:
-    """Build a record from plain values; the first thing wrong becomes one sentence."""
+    """Validate plain values as a record of type `kind`; the first invalid value raises a one-line ConfigError."""
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
@@ -185,7 +205,7 @@ def parse(kind: type[C], values: Mapping[str, Any], where: str = "") -> C:
 
 
 def _fields_at(kind: type[BaseModel], path: list[str]) -> Iterable[str]:
-    """Names of the options of the section that `path` leads to."""
+    """The option names of the section at `path`."""
     for part in path:
         annotation = kind.model_fields[part].annotation if part in kind.model_fields else None
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
@@ -195,7 +215,7 @@ def _fields_at(kind: type[BaseModel], path: list[str]) -> Iterable[str]:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The plain values of a TOML file."""
+    """Read a TOML file as plain values."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -205,12 +225,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def write_toml(config: RunConfig, without: Collection[str] = ()) -> str:
-    """A run's configuration as TOML; options at None are left out, and so are the sections of `without`."""
+    """A configuration as TOML text, without options that are None and without the sections in `without`."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True, exclude=set(without)))
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of both, those of `over` winning, section by section."""
+    """`base` updated by `over`, recursively: values of `over` win."""
     merged = dict(base)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
@@ -219,7 +239,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_bytes(text: str) -> int:
-    """1G, 500M, 2.5G, 4096 -> bytes."""
+    """Parse a size such as 1G, 500M, 2.5G or 4096 as a number of bytes."""
     number, unit = text.strip().lower().rstrip("b").strip(), 1
     if number[-1:] in "kmgt" and number:
         number, unit = number[:-1], 1024 ** ("kmgt".index(number[-1]) + 1)
@@ -227,12 +247,12 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
-    """`["model.hidden=200", …]` as nested values."""
+    """Parse `["model.hidden=200", …]` as nested values."""
     values: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--set got '{setting}'; it takes key=value, for example --set model.hidden=200")
+            raise ConfigError(f"--set got '{setting}'; expected KEY=VALUE, for example --set model.hidden=200")
         for part in reversed(key.strip().split(".")):
             text = {part: _value(text) if isinstance(text, str) else text}  # type: ignore[assignment]
         values = merge(values, text)  # type: ignore[arg-type]
@@ -240,7 +260,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A number, boolean or list if it reads as one, else the text itself."""
+    """Parse a number, boolean or list; anything else stays text."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -1,14 +1,14 @@
-"""What can go wrong, as one tree.
+"""The exceptions of the package.
 
     ChainruleError
-    ├── DataError        the text: missing, empty, not UTF-8, not what the tokeniser expects
-    ├── TokenizerError   the tokeniser: cannot be trained, read, or does not belong to the run
-    ├── ConfigError      a name, option or combination that does not exist or does not fit
-    ├── RunError         the run folder: missing, truncated, of another kind
-    └── DiskError        the disk: full, read-only
+    ├── DataError        the data is missing, empty, not UTF-8, or not in the expected format
+    ├── TokenizerError   the tokeniser cannot be trained or read, or does not belong to the run
+    ├── ConfigError      a name, option or combination of options is unknown or not supported
+    ├── RunError         the run folder is missing, damaged, or of another kind
+    └── DiskError        a file cannot be written: the disk is full or read-only
 
-Every message is one sentence or two for the person at the keyboard: what was got, what was expected, what to do next.
-The command line prints it as one line and exits with 2.
+A message is one or two sentences: what was given, what was expected, what to do. The command line prints it on one line
+and exits with code 2.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from collections.abc import Iterable
 
 
 class ChainruleError(Exception):
-    """The root of everything this package raises on purpose."""
+    """Base class of all exceptions that this package raises."""
 
 
 class DataError(ChainruleError):
-    """The text cannot be used as it is."""
+    """The data is missing, empty, not UTF-8, or not in the expected format."""
 
 
 class TokenizerError(ChainruleError):
-    """The tokeniser cannot be trained, read, or used here."""
+    """The tokeniser cannot be trained or read, or does not belong to the run."""
 
 
 class ConfigError(ChainruleError):
-    """An option, name or combination is wrong."""
+    """A name, option or combination of options is unknown or not supported."""
 
 
 class RunError(ChainruleError):
-    """A run folder is missing, damaged or of another kind."""
+    """A run folder is missing, damaged, or of another kind."""
 
 
 class DiskError(ChainruleError):
-    """The disk refused a write."""
+    """A file cannot be written: the disk is full or read-only."""
 
 
 def unknown_name(what: str, got: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name that is not registered, with the nearest one that is."""
+    """The error for an unknown name; it suggests the nearest known one and lists all."""
     names = sorted(known)
     close = difflib.get_close_matches(got, names, n=1, cutoff=0.5)
     hint = f"did you mean '{close[0]}'?" if close else "choose one of these."

@@ -3,7 +3,8 @@
     @MODELS.register("gru", family="recurrent", task="lm")
     class Gru(LanguageModel): ...
 
-`MODELS.get("gru").make` is then the class. Modules register when imported; `load` imports a package's modules.
+`MODELS.get("gru").make` is then the class. Modules register when imported; a registry imports the modules of its
+package when it is first asked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from chainrule.errors import unknown_name
@@ -21,11 +22,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered thing: what makes it, and what is said of it."""
+    """One registered thing. Which of the optional fields are given depends on the registry."""
 
     name: str
-    make: Any
-    about: dict[str, str] = field(default_factory=dict)
+    make: Any  # what makes it: a class, a function, or the object itself
+    family: str = ""  # models: the page of the documentation it is on
+    task: str = ""  # models: what it is for; objectives: the task that prepares its data, where it is a special one
+    counterpart: str | None = None  # models: the name of the same model for the other kind of data
+    objective: str | None = None  # models: the only objective it is trained with; None: any that fits its task
+    summary: str = ""  # tokenisers: one line for people
 
 
 class Registry:
@@ -37,24 +42,29 @@ class Registry:
         self._entries: dict[str, Entry] = {}
         self._loaded = False
 
-    def register(self, name: str, **about: str) -> Callable[[T], T]:
-        def keep(make: T) -> T:
-            self._entries[name] = Entry(name, make, about)
+    def register(self, name: str, **fields: Any) -> Callable[[T], T]:
+        """Decorator that enters what it decorates under a name; `fields` are those of `Entry`."""
+
+        def enter(make: T) -> T:
+            self._entries[name] = Entry(name, make, **fields)
             return make
 
-        return keep
+        return enter
 
     def get(self, name: str) -> Entry:
+        """The entry of a name; the error for an unknown name suggests the nearest known one."""
         self._load()
         if name not in self._entries:
             raise unknown_name(self.what, name, self._entries)
         return self._entries[name]
 
     def names(self) -> list[str]:
+        """All names, sorted."""
         self._load()
         return sorted(self._entries)
 
     def entries(self) -> list[Entry]:
+        """All entries, sorted by name."""
         return [self.get(name) for name in self.names()]
 
     def _load(self) -> None:
@@ -65,7 +75,11 @@ class Registry:
             self._loaded = True
 
 
-MODELS = Registry("model", "chainrule.models")
-OUTPUTS = Registry("output layer", "chainrule.layers.outputs")
-OBJECTIVES = Registry("objective", "chainrule.objectives")
 TOKENIZERS = Registry("tokenizer", "chainrule.text.tokenizers")
+ENCODERS = Registry("encoder", "chainrule.layers.encoders")
+OUTPUTS = Registry("output layer", "chainrule.layers.outputs")
+MODELS = Registry("model", "chainrule.models")
+OBJECTIVES = Registry("objective", "chainrule.objectives")
+TASKS = Registry("task", "chainrule.tasks")
+FITTINGS = Registry("way of fitting", "chainrule.training.fitting")
+RUNS = Registry("run", "chainrule.runs")

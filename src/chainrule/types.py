@@ -1,4 +1,4 @@
-"""The contract every model keeps, and the records that pass between the parts.
+"""The contract every model implements, and the records that pass between the parts.
 
 Suffixes state shapes, and a letter means the same in every file:
 
@@ -31,28 +31,34 @@ Suffixes state shapes, and a letter means the same in every file:
 
 A digit is a size: row_1V is one row of V values.
 
-Tokens are integers. One token, `eos`, ends a line and also stands before the first token of a text, so the
-distribution over the first token is `step(start(B), eos)`, and `log_probs(x)` scores x[0] given `eos`.
+Tokens are integers. One token, `eos`, ends a line and also precedes the first token of a text, so the distribution
+over the first token is `step(start(B), eos)`, and `log_probs(x)` scores x[0] given `eos`.
+
+A registered model inherits `Model`, or `SteppingModel` if it predicts token by token. These classes declare every
+attribute and optional capability that other code relies on, each with a default, so nothing has to be probed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
+    from torch import Tensor, nn
 
 State = Any
-"""What a model remembers of a prefix: a nest of tuples, lists and dicts whose tensors all have the batch first, or of
-objects that offer `map_tensors(change)`. Anything else in it (an int, None) is the same for every row."""
+"""A model's memory of a prefix: a nest of tuples, lists and dicts whose tensors all have the batch first, or of objects
+with `map_tensors(change)` (see `TensorHolder`). Anything else in it (an int, None) is the same for every row."""
+
+
+# Protocols
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Answers log p(x_t | x_<t) of given tokens, all at once."""
+    """Scores given tokens in parallel."""
 
     def log_probs(self, tokens_BT: Tensor) -> Tensor:
         """tokens_BT -> log p(x_t | eos, x_<t) in nats, BT."""
@@ -61,18 +67,60 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class Stepper(Protocol):
-    """Walks one token at a time; the decoder needs nothing else."""
+    """Predicts one token at a time; all that decoding needs. `SteppingModel` has defaults for what may be faster."""
+
+    vocab_size: int
 
     def start(self, batch: Any) -> State:
-        """The empty prefix, `batch` times; a translator takes a Source, and gives a prefix for each of its rows."""
+        """The empty prefix, `batch` times; a translator takes a Source and gives one prefix per row of it."""
         ...
 
     def step(self, state: State, token_B: Tensor) -> tuple[Tensor, State]:
-        """Append a token to each prefix; log p(. | prefix) as BV in nats, and the new state."""
+        """Append a token to each prefix -> log p(. | prefix) in nats, BV, and the new state."""
         ...
 
     def select(self, state: State, rows_K: Tensor) -> State:
         """The state whose row k is row rows_K[k] of the given one."""
+        ...
+
+    def prefill(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        """Append T ≥ 1 known tokens to each prefix -> log p(. | prefix) after the last, BV, and the new state."""
+        ...
+
+    def extend(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        """Append T ≥ 1 known tokens to each prefix -> log p(. | prefix) after each, BTV, and the new state."""
+        ...
+
+    def rewindable(self, state: State) -> int | None:
+        """How many tokens can be read now and then removed by `rewind`; None: never any."""
+        ...
+
+    def rewind(self, state: State, count: int) -> State:
+        """The state without its last `count` tokens, all of them read since `rewindable` was asked."""
+        ...
+
+    def propose(self, state: State, tokens_1T: Tensor, count: int, threshold: float) -> tuple[list[int], State]:
+        """Append T ≥ 1 tokens to one prefix -> its most probable continuation, and the state after those T tokens.
+
+        The continuation has at most `count` tokens and ends where its log p would fall below `threshold`.
+        """
+        ...
+
+
+class StreamScorer(Protocol):
+    """Scores text of any length piece by piece. The attributes are those of `Model`."""
+
+    normalised: bool
+    across_lines: bool
+    tracks: int | None
+    chunk: int | None
+
+    def start(self, batch: int) -> State:
+        """The state before the first token."""
+        ...
+
+    def score(self, tokens_BT: Tensor, state: State) -> tuple[Tensor, State]:
+        """log p of each token given all before it (initially `eos`) -> BT in nats, and the state after them."""
         ...
 
 
@@ -83,45 +131,258 @@ class Trainable(Protocol):
     def forward(self, batch: Batch, state: State = None) -> Outputs: ...
 
 
-@runtime_checkable
-class Encoder(Protocol):
-    """Makes vectors of a text's tokens."""
+class LineScorer(Protocol):
+    """Scores many short lines in one call."""
 
-    def encode(self, source: Source) -> Tensor:
-        """The vector of each token, which may know those around it, BSD; those of padding mean nothing."""
+    def score_lines(self, tokens_N: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """log p in nats and number of tokens of each line, scored separately; the last line may lack its eos."""
         ...
 
 
+class ContextDepths(Protocol):
+    """Knows how much of a context it has seen in training."""
+
+    def depths(self, tokens_BT: Tensor, state: State) -> Tensor:
+        """The number of context words found before each token, given the state before them -> BT."""
+        ...
+
+    def depth_rows(self, state: State) -> Tensor:
+        """The number of context words that the next token has -> B."""
+        ...
+
+
+class TextEncoder(Protocol):
+    """Makes one vector per token of a text."""
+
+    @property
+    def first(self) -> int | None:
+        """The token before every text, such as [CLS], whose vector is part of the result; None: there is none."""
+        ...
+
+    @property
+    def reads_eos(self) -> bool:
+        """Whether `eos` is read after the text."""
+        ...
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Number of tokens that can be read at once, `first` and `eos` included; None: any number."""
+        ...
+
+    def encode_text(self, source: Source) -> Tensor:
+        """The vector of each token, BSD; those of padding have no meaning."""
+        ...
+
+    def layers(self, tokens_BS: Tensor, mask_BS: Tensor) -> list[Tensor] | None:
+        """The embeddings and every layer's states, BSD each; None: the layers cannot be read separately."""
+        ...
+
+
+class WordVectors(NamedTuple):
+    """The tokens of words and their vectors, row by row."""
+
+    ids_V: np.ndarray[Any, Any]
+    vectors_VD: np.ndarray[Any, Any]  # float32; may be mapped
+
+
+class TensorHolder:
+    """A part of a state that maps its own tensors, for example because rows share them."""
+
+    __slots__ = ()
+
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Any:
+        """The same part with `change` applied to its tensors, as if every row had its own."""
+        raise TypeError(f"{type(self).__name__} must define map_tensors")
+
+
+# What models inherit
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """How a model prefers to be trained where the user leaves the choice open. Each model file states its own."""
+
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    max_dropout: float = 1.0  # limit of the dropout that is chosen from the size of the text
+    parallel: bool = False  # reads all positions of a row in parallel: few long rows instead of many short ones
+    context_by_vocabulary: bool = False  # characters get a longer context than words
+    streams_context: bool = False  # has a context and yet reads contiguous text with carried state
+
+
+class Model:
+    """What every registered model declares; the values here are the defaults."""
+
+    Config: ClassVar[type[Any]]  # the record of its options
+    fitting: ClassVar[str] = "gradients"  # how it is fitted: a name of training/fitting
+    prefers: ClassVar[Preferences] = Preferences()
+    stores_arrays: ClassVar[bool] = False  # whether it saves and loads arrays of its own (`save`, `load`)
+    has_parts: ClassVar[bool] = False  # whether it combines the models of other runs
+    modes: ClassVar[tuple[str, ...]] = ("ar",)  # decoding modes
+    attends: ClassVar[bool] = False  # whether `attention` gives weights over the source
+
+    config: Any
+    eos: int
+    vocab_size: int
+    window: int | None = None  # tokens it can read at once; None: any number
+    normalised: bool = True  # False: it gives scores that do not sum to one
+    across_lines: bool = True  # whether context crosses line ends when a text is scored
+    tracks: int | None = None  # parallel tracks in which a text is scored; None: chosen by its length
+    chunk: int | None = None  # columns scored at once; None: the default of `evaluation/perplexity.py`
+
+    # As an encoder for other models
+
+    encodes: ClassVar[bool] = False  # whether its runs can be the pretrained encoder of another model
+
+    @classmethod
+    def encoder_shape(cls, config: Any, vocab_size: int, eos: int) -> Any:
+        """The shape of the encoder in a model with these options and tokens."""
+        raise TypeError(f"{cls.__name__} is not an encoder")
+
+    @classmethod
+    def encoder_weights(cls, config: Any, weights: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
+        """The weights of that encoder, under its own names, from those of the whole model."""
+        raise TypeError(f"{cls.__name__} is not an encoder")
+
+    # What the model consists of
+
+    if TYPE_CHECKING:
+
+        def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of values the model consists of."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def word_table(self) -> nn.Embedding | None:
+        """The table in which the model looks up its tokens; None: it has none."""
+        return None
+
+    @property
+    def word_vectors(self) -> WordVectors | None:
+        """Vectors of words that are the model's result; None: the vectors of its words are those of `word_table`."""
+        return None
+
+    @property
+    def source_table(self) -> nn.Embedding | None:
+        """The separate table in which a translator looks up source tokens; None: it has none."""
+        return None
+
+    @property
+    def feature_width(self) -> int | None:
+        """Width of the features that `predictors` gives; None: it predicts without features."""
+        return None
+
+    @property
+    def text_encoder(self) -> TextEncoder | None:
+        """Itself as an encoder of texts; None: it gives no vector per token."""
+        return None
+
+    @property
+    def line_scorer(self) -> LineScorer | None:
+        """Itself as a scorer of many lines at once; None: lines are scored in batches."""
+        return None
+
+    @property
+    def context_depths(self) -> ContextDepths | None:
+        """Itself where it counts contexts; None: it does not."""
+        return None
+
+
+class SteppingModel(Model):
+    """A model that predicts token by token. Subclasses give `start`, `step` and `select`; the rest may be faster."""
+
+    def start(self, batch: Any) -> State:
+        raise TypeError(f"{type(self).__name__} must define start")
+
+    def step(self, state: State, token_B: Tensor) -> tuple[Tensor, State]:
+        raise TypeError(f"{type(self).__name__} must define step")
+
+    def select(self, state: State, rows_K: Tensor) -> State:
+        return select_rows(state, rows_K)
+
+    def prefill(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        for token_B in tokens_BT.unbind(1):
+            log_probs_BV, state = self.step(state, token_B)
+        return log_probs_BV, state
+
+    def extend(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        import torch  # here: code that only needs the records must not wait for torch
+
+        rows = []
+        for token_B in tokens_BT.unbind(1):
+            log_probs_BV, state = self.step(state, token_B)
+            rows.append(log_probs_BV)
+        return torch.stack(rows, 1), state
+
+    def rewindable(self, state: State) -> int | None:
+        return None
+
+    def rewind(self, state: State, count: int) -> State:
+        raise TypeError(f"{type(self).__name__} cannot rewind")
+
+    def propose(self, state: State, tokens_1T: Tensor, count: int, threshold: float) -> tuple[list[int], State]:
+        log_probs_1V, read = self.prefill(state, tokens_1T)
+        state, total, draft = read, 0.0, list[int]()
+        while True:
+            best_1, token_1 = log_probs_1V.max(1)
+            total += float(best_1)
+            if total < threshold:
+                return draft, read
+            draft.append(int(token_1))
+            if len(draft) == count:
+                return draft, read
+            log_probs_1V, state = self.step(state, token_1)
+
+
+class Objective:
+    """What a registered objective declares: it turns a batch into a loss."""
+
+    Config: ClassVar[type[Any]]  # the record of its options
+    needs_reward: ClassVar[bool] = False  # whether `reward` must be set before the first loss
+    reward: Any = None  # a function of generated rows and reference rows
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.figures: dict[str, float] = {}  # further figures of the last batch, for the log
+
+    def loss(self, model: Any, batch: Batch, state: State, step: int) -> Loss:
+        """The loss of a batch; `step` is the number of the training step."""
+        raise TypeError(f"{type(self).__name__} must define loss")
+
+
+# Records
+
+
 class Source(NamedTuple):
-    """The text that a translator reads: tokens, each row ended by `eos`, and which of them are no padding."""
+    """The text that a translator reads: tokens, each row ended by `eos`, and a mask that is False at padding."""
 
     tokens_BS: Tensor
     mask_BS: Tensor  # bool
 
 
 class Batch(NamedTuple):
-    """Tokens for one training step. `inputs` is what the model sees at t, `targets` what it must predict there."""
+    """Tokens for one training step. `inputs` is what the model reads at t, `targets` what it must predict there."""
 
     inputs_BT: Tensor
     targets_BT: Tensor
     weights_BT: Tensor | None = None  # 0 where a target is padding; None: every target counts
-    source: Source | None = None  # what a translator reads beside
-    parts_BS: Tensor | None = (
-        None  # of labelled text, for each source token: the text of a pair, or the word, by number
-    )
+    source: Source | None = None  # what a translator or classifier reads
+    parts_BS: Tensor | None = None  # labelled text: index of the text of a pair, or of the word, of each source token
 
 
 class Outputs(NamedTuple):
-    """What a model makes of a batch: features of each position, and the state after the last."""
+    """What a model computes for a batch: features of each position, and the state after the last."""
 
     hidden_BTD: Tensor
     state: State
-    extra: Tensor | None = None  # what the model adds to the loss in training: a sum in nats, e.g. of a length foretold
+    extra: Tensor | None = None  # further training losses summed in nats, for example of a predicted length
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A sum and what it was summed over, never a mean, so that totals stay exact when pieces are added."""
+    """A sum and the number of terms, never a mean, so that totals stay exact when parts are added."""
 
     total: Tensor
     count: int
@@ -130,28 +391,36 @@ class Loss:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a model must know of the tokens it speaks."""
+    """What a model needs to know of its tokens."""
 
     size: int
     eos: int
     counts_V: np.ndarray[Any, Any]  # occurrences in the training text, int64
-    source: Vocabulary | None = None  # of a translator: that of the text it reads, None if it is this one
-    read_V: np.ndarray[Any, Any] | None = None  # of a translator with one vocabulary: occurrences in what it reads
-    pieces: tuple[str, ...] | None = None  # the tokens as they are shown to people; None: nobody knows
+    source: Vocabulary | None = None  # translators: the vocabulary of the source; None: the same
+    read_V: np.ndarray[Any, Any] | None = None  # translators with one vocabulary: occurrences in the sources
+    pieces: tuple[str, ...] | None = None  # the tokens as shown to people; None: unknown
 
     @property
     def read_counts(self) -> np.ndarray[Any, Any]:
-        """How often each token of the source's vocabulary came in the sources."""
+        """Occurrences of each token of the source vocabulary in the sources."""
         if self.source is not None:
             return self.source.counts_V
         return self.counts_V if self.read_V is None else self.read_V
 
 
 class OutputChoice(NamedTuple):
-    """Which output layer a model is to end in, with which options."""
+    """The output layer of a model, and its options."""
 
     layer: Any  # a class of layers/outputs
     config: Any
+
+
+def weights_below(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The weights of a submodule, under its own names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+
+
+# States
 
 
 def map_state(change: Callable[[Tensor], Tensor], state: State) -> State:
@@ -163,7 +432,7 @@ def map_state(change: Callable[[Tensor], Tensor], state: State) -> State:
         return [map_state(change, part) for part in state]
     if isinstance(state, dict):
         return {key: map_state(change, part) for key, part in state.items()}
-    if hasattr(state, "map_tensors"):
+    if isinstance(state, TensorHolder):
         return state.map_tensors(change)
     return change(state) if hasattr(state, "index_select") else state
 
@@ -176,33 +445,3 @@ def select_rows(state: State, rows_K: Tensor) -> State:
 def detach_state(state: State) -> State:
     """Cut a state from the graph that made it, as truncated back-propagation does between chunks."""
     return map_state(lambda tensor: tensor.detach(), state)
-
-
-def prefill(stepper: Stepper, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
-    """Append T ≥ 1 known tokens to each prefix -> log p(. | prefix) BV after the last, and the longer state.
-
-    A stepper may offer `prefill(state, tokens_BT)` that reads them all in parallel; otherwise they are stepped through.
-    """
-    if tokens_BT.shape[1] > 1 and hasattr(stepper, "prefill"):
-        log_probs_BV, state = stepper.prefill(state, tokens_BT)
-        return log_probs_BV, state
-    for token_B in tokens_BT.unbind(1):
-        log_probs_BV, state = stepper.step(state, token_B)
-    return log_probs_BV, state
-
-
-def extend(stepper: Stepper, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
-    """Append T ≥ 1 known tokens to each prefix -> log p(. | prefix) after each of them, BTV, and the longer state.
-
-    A stepper may offer `extend(state, tokens_BT)` that reads them all in parallel; otherwise they are stepped through.
-    """
-    if tokens_BT.shape[1] > 1 and hasattr(stepper, "extend"):
-        log_probs_BTV, state = stepper.extend(state, tokens_BT)
-        return log_probs_BTV, state
-    import torch  # here, since who only needs the records should not wait for it
-
-    rows = []
-    for token_B in tokens_BT.unbind(1):
-        log_probs_BV, state = stepper.step(state, token_B)
-        rows.append(log_probs_BV)
-    return torch.stack(rows, 1), state

@@ -1,4 +1,4 @@
-"""`chainrule export` and `chainrule import`, as a person or a program calls them."""
+"""`chainrule export` and `chainrule import`: files, results and messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def chainrule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """`chainrule ARGUMENTS…`, in this process -> exit code, standard output, standard error."""
+    """Run `chainrule ARGUMENTS…` in this process -> exit code, standard output, standard error."""
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["chainrule", *map(str, arguments)])
@@ -43,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_goes_out_and_comes_back(trained: Path, tmp_path: Path, chainrule: Call) -> None:
+def test_an_exported_run_is_imported_unchanged(trained: Path, tmp_path: Path, chainrule: Call) -> None:
     file, back = tmp_path / "x.arpa.gz", tmp_path / "back"
     code, out, _ = chainrule("export", trained / "run", file, "--to", "arpa", "--json")
     assert code == 0
@@ -67,7 +67,7 @@ def test_a_run_goes_out_and_comes_back(trained: Path, tmp_path: Path, chainrule:
     assert other.config.model.options["smoothing"] == "imported"
 
 
-def test_people_are_told_how_many_n_grams(trained: Path, tmp_path: Path, chainrule: Call) -> None:
+def test_the_number_of_n_grams_is_printed(trained: Path, tmp_path: Path, chainrule: Call) -> None:
     code, out, _ = chainrule("export", trained / "run", tmp_path / "x.arpa")
     assert code == 0
     words = cr.load(trained / "run").tokenizer.vocab_size
@@ -77,7 +77,7 @@ def test_people_are_told_how_many_n_grams(trained: Path, tmp_path: Path, chainru
     assert f"vocab size   {words}\n" in out
 
 
-def test_the_same_import_again_finds_it_done(trained: Path, tmp_path: Path, chainrule: Call) -> None:
+def test_the_same_import_is_not_repeated(trained: Path, tmp_path: Path, chainrule: Call) -> None:
     file, back = tmp_path / "x.arpa", tmp_path / "back"
     export(trained / "run", file)
     import_arpa(file, back)
@@ -87,7 +87,7 @@ def test_the_same_import_again_finds_it_done(trained: Path, tmp_path: Path, chai
     assert (back / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_an_import_takes_nobodys_place(trained: Path, tmp_path: Path, chainrule: Call) -> None:
+def test_an_import_does_not_overwrite_a_run(trained: Path, tmp_path: Path, chainrule: Call) -> None:
     export(trained / "run", tmp_path / "x.arpa")
     code, _, err = chainrule("import", tmp_path / "x.arpa", "--out", trained / "run")
     assert code == 2
@@ -131,7 +131,7 @@ def test_only_n_grams_and_known_formats_are_exported(trained: Path, tmp_path: Pa
     assert not (tmp_path / "x").exists()
 
 
-def test_characters_go_out_with_a_sign_for_the_space(trained: Path, tmp_path: Path) -> None:
+def test_the_space_character_is_exported_as_a_sign(trained: Path, tmp_path: Path) -> None:
     settings = {"model": {"order": 3, "across_lines": False}}
     run = cr.train(trained / "text.txt", model="ngram", tokenizer="char", out=tmp_path / "char", settings=settings)
     export(run.folder.path, tmp_path / "x.arpa")
@@ -156,7 +156,7 @@ def gpt(trained: Path) -> Path:
     return run.folder.path
 
 
-def test_a_folder_goes_out_and_comes_back(gpt: Path, tmp_path: Path, chainrule: Call) -> None:
+def test_an_exported_folder_is_imported_unchanged(gpt: Path, tmp_path: Path, chainrule: Call) -> None:
     code, out, err = chainrule("export", gpt, tmp_path / "folder", "--to", "hf", "--json")
     assert (code, err) == (0, "")
     size = sum(file.stat().st_size for file in (tmp_path / "folder").iterdir())
@@ -185,7 +185,7 @@ def test_a_folder_that_cannot_be_read_leaves_no_run(gpt: Path, tmp_path: Path, c
     assert not (tmp_path / "back").exists()
 
 
-def test_vectors_go_out_and_come_back(gpt: Path, tmp_path: Path, chainrule: Call) -> None:
+def test_exported_vectors_are_imported_unchanged(gpt: Path, tmp_path: Path, chainrule: Call) -> None:
     code, out, _ = chainrule("export", gpt, tmp_path / "vectors.txt", "--to", "word2vec", "--json")
     assert code == 0
     words = cr.load(gpt).tokenizer.vocab_size - 2
@@ -197,7 +197,7 @@ def test_vectors_go_out_and_come_back(gpt: Path, tmp_path: Path, chainrule: Call
     assert cr.load(tmp_path / "back").config.model.name == "word2vec"
 
 
-def test_a_name_that_leads_nowhere(tmp_path: Path, chainrule: Call) -> None:
+def test_an_unknown_package_is_an_error(tmp_path: Path, chainrule: Call) -> None:
     code, _, err = chainrule("import", "no-such-model", "--out", tmp_path / "back")
     assert code == 2
     assert err.startswith("chainrule: ")

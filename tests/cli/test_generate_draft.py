@@ -1,4 +1,4 @@
-"""`generate --draft`: the same text, and how the draft fared."""
+"""`generate --draft`: the same text, and the statistics of the drafts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("draft", ["counts", "lookup", "network"])
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 3}, {"top_k": 4, "seed": 5}], ids=str)
-def test_a_drafted_text_is_the_text(place: Path, draft: str, options: dict[str, Any]) -> None:
+def test_drafts_do_not_change_the_text(place: Path, draft: str, options: dict[str, Any]) -> None:
     run = cr.load(place / "network")
     given = draft if draft == "lookup" else place / draft
     for prompt in ("", "abab\ncd"):
@@ -48,20 +48,20 @@ def test_a_drafted_text_is_the_text(place: Path, draft: str, options: dict[str, 
         assert plain.drafted is None
         assert found.drafted is not None
         assert found.drafted.passes + found.drafted.accepted == 60
-        told = Drafted()
-        streamed = "".join(run.stream(prompt, max_new_tokens=60, **options, draft=given, drafted=told))
+        statistics = Drafted()
+        streamed = "".join(run.stream(prompt, max_new_tokens=60, **options, draft=given, drafted=statistics))
         assert streamed.rstrip("\n") == plain.text.rstrip("\n")
-        assert told.emitted == 60
-    if draft == "network" and not options:  # it drafts for itself, and is right but for what it is unsure of
+        assert statistics.emitted == 60
+    if draft == "network" and not options:  # a model that drafts for itself is nearly always right
         assert found.drafted.acceptance > 0.9
 
 
-def test_a_run_that_is_open_may_draft(place: Path) -> None:
+def test_a_loaded_run_may_draft(place: Path) -> None:
     run, counts = cr.load(place / "network"), cr.load(place / "counts")
     assert run.generate("ab", max_new_tokens=20, draft=counts)[0].text == run.generate("ab", max_new_tokens=20)[0].text
 
 
-def test_the_command_tells_how_the_draft_fared(place: Path) -> None:
+def test_the_command_reports_the_statistics_of_the_drafts(place: Path) -> None:
     command = ["generate", place / "network", "--prompt", "ab", "--max-new-tokens", 40]
     plain = chainrule(*command)
     drafted = chainrule(*command, "--draft", place / "counts", "--draft-tokens", 4)
@@ -72,15 +72,15 @@ def test_the_command_tells_how_the_draft_fared(place: Path) -> None:
         r"without \(a plain step takes [\d.]+ ms\)\n",
         drafted.err,
     )
-    told = json.loads(chainrule(*command, "--draft", "lookup", "--json").out)
-    assert set(told) == {"texts", "tokens_per_second", "draft"}
-    assert set(told["draft"]) == {"passes", "proposed", "accepted", "acceptance", "speed_up"}
-    assert told["texts"] == [plain.out.removesuffix("\n")]
-    assert told["draft"]["passes"] + told["draft"]["accepted"] == 40
-    assert told["draft"]["acceptance"] == round(told["draft"]["accepted"] / told["draft"]["proposed"], 4)
+    printed = json.loads(chainrule(*command, "--draft", "lookup", "--json").out)
+    assert set(printed) == {"texts", "tokens_per_second", "draft"}
+    assert set(printed["draft"]) == {"passes", "proposed", "accepted", "acceptance", "speed_up"}
+    assert printed["texts"] == [plain.out.removesuffix("\n")]
+    assert printed["draft"]["passes"] + printed["draft"]["accepted"] == 40
+    assert printed["draft"]["acceptance"] == round(printed["draft"]["accepted"] / printed["draft"]["proposed"], 4)
 
 
-def test_what_does_not_go_together_has_its_sentence(place: Path) -> None:
+def test_messages_of_unsupported_combinations(place: Path) -> None:
     run = cr.load(place / "network")
     network, other, translator = (place / name for name in ("network", "bytes", "translator"))
     with pytest.raises(ConfigError) as caught:

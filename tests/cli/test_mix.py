@@ -1,4 +1,4 @@
-"""`chainrule mix`, as a person or a program calls it."""
+"""`chainrule mix`: the mixture, its result and its messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Result(NamedTuple):
 
 @pytest.fixture
 def chainrule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """`chainrule ARGUMENTS…`, in this process."""
+    """Run `chainrule ARGUMENTS…` in this process."""
 
     def call(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["chainrule", *map(str, arguments)])
@@ -37,7 +37,7 @@ def chainrule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small runs and a text to mix them by."""
+    """Two small runs and a text to fit the weights on."""
     folder = tmp_path_factory.mktemp("mix")
     (folder / "text.txt").write_text(pairs_text(200))
     (folder / "valid.txt").write_text(pairs_text(60, seed=5))
@@ -92,7 +92,7 @@ def test_two_runs_become_one(place: Path, chainrule: Callable[..., Result]) -> N
     )
 
 
-def test_one_run_alone_is_told(place: Path, chainrule: Callable[..., Result]) -> None:
+def test_one_run_alone_is_an_error(place: Path, chainrule: Callable[..., Result]) -> None:
     done = chainrule("mix", place / "lstm", "--valid", place / "valid.txt", "--out", place / "alone")
     assert (done.code, done.out) == (2, "")
     assert done.err == (

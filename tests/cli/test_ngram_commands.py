@@ -1,4 +1,4 @@
-"""N-gram models from the command line: trained in a process of its own, the rest in this one."""
+"""N-gram models from the command line: trained in a separate process, used in this one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def chainrule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """`chainrule ARGUMENTS…`, in this process."""
+    """Run `chainrule ARGUMENTS…` in this process."""
 
     def call(*arguments: object, stdin: str = "") -> Result:
         monkeypatch.setattr(sys, "argv", ["chainrule", *map(str, arguments)])
@@ -47,7 +47,7 @@ def chainrule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(scope="module")
 def run(place: Path) -> cr.Run:
-    """Made by the command that the tests are about, with what it said beside it."""
+    """A run made by `chainrule train`; its output is saved beside it."""
     command = ["train", place / "text.txt", "--model", "ngram", "--tokenizer", "word", "--order", 4]
     command += ["--prune", "0", "0", "1", "--quantize", "--memory", "100K", "--out", place / "run", "--json"]
     done = in_a_process(*command)
@@ -67,7 +67,7 @@ def scores(place: Path) -> cr.Run:
 # Training
 
 
-def test_train_takes_the_options_and_tells_the_result(run: cr.Run, place: Path) -> None:
+def test_train_uses_the_options_and_prints_the_result(run: cr.Run, place: Path) -> None:
     result = json.loads((place / "train.json").read_text())
     options = run.config.model.options
     assert [options[name] for name in ("order", "prune", "quantize")] == [4, [0, 0, 1], True]
@@ -122,7 +122,7 @@ def test_several_numbers_may_follow_one_option(given: str, spread: str) -> None:
             ["--prune", "0", "2", "1"],
             "prune got 0 2 1; with order 5 it takes at most 5 numbers that never fall, such as 0 0 1",
         ),
-        (["--memory", "much"], "training.memory = 'much': expected a number of bytes, such as 1G, 500M or 65536"),
+        (["--memory", "much"], "training.memory = 'much': expected a number of bytes, for example 1G, 500M or 65536"),
     ],
     ids=str,
 )
@@ -132,7 +132,7 @@ def test_a_mistake_is_one_line(place: Path, options: list[str], sentence: str, c
     assert not (place / "mistake").exists()
 
 
-def test_a_budget_is_noted_and_the_same_command_finds_it_done(place: Path, chainrule: Call) -> None:
+def test_a_budget_is_ignored_and_a_finished_run_is_kept(place: Path, chainrule: Call) -> None:
     command = ["train", place / "text.txt", "--model", "ngram", "--order", 2, "--minutes", 1, "--out", place / "again"]
     first, second = (chainrule(*command) for _ in range(2))
     assert (first.code, second.code) == (0, 0)
@@ -144,7 +144,7 @@ def test_a_budget_is_noted_and_the_same_command_finds_it_done(place: Path, chain
 # Scoring
 
 
-def test_score_prints_one_object_a_line(run: cr.Run, place: Path, chainrule: Call) -> None:
+def test_score_prints_one_object_per_line(run: cr.Run, place: Path, chainrule: Call) -> None:
     done = chainrule("score", run.folder.path, place / "test.txt", "--json")
     assert (done.code, done.err) == (0, "")
     found = [json.loads(line) for line in done.out.splitlines()]
@@ -160,11 +160,11 @@ def test_score_prints_one_object_a_line(run: cr.Run, place: Path, chainrule: Cal
 
 
 def strict(text: str) -> Any:
-    """JSON as the standard has it: no Infinity, no NaN."""
+    """Parse standard JSON, which has no Infinity and no NaN."""
     return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
-def test_no_verb_prints_what_json_lacks(tmp_path: Path, chainrule: Call) -> None:
+def test_infinity_becomes_null_in_json(tmp_path: Path, chainrule: Call) -> None:
     (tmp_path / "abc.txt").write_text("a b c a b\nc b a\n" * 9)
     (tmp_path / "odd.txt").write_text("a a a zzz\n")
     models = "ngram(smoothing=mle,order=2),ngram(smoothing=stupid-backoff,order=2)"
@@ -179,7 +179,7 @@ def test_no_verb_prints_what_json_lacks(tmp_path: Path, chainrule: Call) -> None
     assert by_token["log_probs"][3] is None
     measured = strict(chainrule("eval", run, tmp_path / "odd.txt", "--json").out)
     assert (measured["perplexity"], measured["bits_per_byte"]) == (None, None)
-    shown = chainrule("eval", run, tmp_path / "odd.txt").out.splitlines()  # for people there is infinity
+    shown = chainrule("eval", run, tmp_path / "odd.txt").out.splitlines()  # plain output prints infinity
     assert [line.split()[-1] for line in shown if line.startswith(("perplexity", "bits per byte"))] == ["inf"] * 3
 
 
@@ -191,7 +191,7 @@ def test_scores_are_labelled(scores: cr.Run, place: Path, tmp_path: Path, chainr
     shown = dict(line.split("  ", 1) for line in measured.out.splitlines())
     assert [shown[name].strip() for name in shown if "perplexity" in name or "bits" in name] == ["none"] * 3
     assert measured.err == (
-        "the model gives scores, which are no probabilities: it has no perplexity and no bits per byte.\n"
+        "the model gives scores that are not probabilities: it has no perplexity and no bits per byte.\n"
     )
     refused = chainrule("compress", scores.folder.path, place / "test.txt", "--out", tmp_path / "small")
     assert (refused.code, refused.err) == (
@@ -204,7 +204,7 @@ def test_scores_are_labelled(scores: cr.Run, place: Path, tmp_path: Path, chainr
 # The rest
 
 
-def test_generate_compress_and_info_take_ngrams(run: cr.Run, place: Path, tmp_path: Path, chainrule: Call) -> None:
+def test_generate_compress_and_info_work_with_ngrams(run: cr.Run, place: Path, tmp_path: Path, chainrule: Call) -> None:
     made = json.loads(
         chainrule("generate", run.folder.path, "--prompt", "The", "--temperature", 1, "--seed", 3, "--json").out
     )

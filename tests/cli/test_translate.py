@@ -1,4 +1,4 @@
-"""`chainrule translate` and `distill`, and what `train`, `eval` and `score` do with pairs, as a person calls them."""
+"""`chainrule translate` and `distill`, and `train`, `eval` and `score` with pairs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def chainrule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """`chainrule ARGUMENTS…`, in this process."""
+    """Run `chainrule ARGUMENTS…` in this process."""
 
     def call(*arguments: object, stdin: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "argv", ["chainrule", *map(str, arguments)])
@@ -76,7 +76,7 @@ def loaded(place: Path) -> TranslatorRun:
 
 
 def refused(done: Result) -> str:
-    """The one line of a mistake."""
+    """The one-line message of a mistake."""
     assert (done.code, done.out) == (2, ""), done.err
     assert done.err.count("\n") == 1
     return done.err.removeprefix("chainrule: ").rstrip("\n")
@@ -89,7 +89,7 @@ STDIN = "\n".join(LINES).encode()
 # translate
 
 
-def test_standard_input_becomes_standard_output(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
+def test_standard_input_is_translated_to_standard_output(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
     done = chainrule("translate", place / "b", stdin=STDIN)
     assert done.code == 0, done.err
     assert done.out.split("\n") == [*(loaded.translate(line) for line in LINES), ""]
@@ -104,7 +104,7 @@ def test_standard_input_becomes_standard_output(place: Path, loaded: TranslatorR
     assert together.out == done.out
 
 
-def test_json_is_one_object_a_line(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
+def test_json_is_one_object_per_line(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
     done = chainrule("translate", place / "b", "--json", stdin=STDIN)
     found = [json.loads(line) for line in done.out.splitlines()]
     expected = [best for best, *_ in loaded.translate_lines(LINES)]
@@ -118,7 +118,7 @@ def test_json_is_one_object_a_line(place: Path, loaded: TranslatorRun, chainrule
     assert best["n_best"][0] == {name: best[name] for name in ("text", "score", "log_prob")}
 
 
-def test_a_draft_changes_nothing_and_is_told_of(place: Path, chainrule: Call) -> None:
+def test_a_draft_does_not_change_the_output_and_is_reported(place: Path, chainrule: Call) -> None:
     greedy = chainrule("translate", place / "b", "--num-beams", 1, stdin=STDIN)
     cr.train(
         place / "train.tgt", model="ngram", order=3, tokenizer=str(place / "b" / "tokenizer.json"), out=place / "tgt"
@@ -127,12 +127,12 @@ def test_a_draft_changes_nothing_and_is_told_of(place: Path, chainrule: Call) ->
         done = chainrule("translate", place / "b", "--draft", drafter, "--draft-tokens", 3, stdin=STDIN)
         assert done.code == 0, done.err
         assert done.out == greedy.out
-        assert " passes a line for " in done.err
-        assert "x the speed without drafts, by the first 5 lines one at a time" in done.err
+        assert " passes per line for " in done.err
+        assert "x the speed without drafts, measured on the first 5 lines, one at a time" in done.err
     assert " 100% of " in chainrule("translate", place / "b", "--draft", place / "b", stdin=b"abc\n").err
 
 
-def test_drafts_and_modes_that_cannot_be_are_refused(place: Path, chainrule: Call) -> None:
+def test_unsupported_drafts_and_modes_are_refused(place: Path, chainrule: Call) -> None:
     def said(*options: object) -> str:
         return refused(chainrule("translate", place / "b", *options, stdin=STDIN)).replace(str(place), "runs")
 
@@ -160,7 +160,7 @@ def test_drafts_and_modes_that_cannot_be_are_refused(place: Path, chainrule: Cal
     )
 
 
-def test_the_n_best_have_a_line_each(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
+def test_each_of_the_n_best_has_a_line(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
     done = chainrule("translate", place / "b", "--n-best", 2, "--num-beams", 3, stdin=STDIN)
     rows = [line.split(" ||| ") for line in done.out.splitlines()]
     assert [row[0] for row in rows] == ["0", "0", "1", "2", "2", "3", "3", "4", "4"]  # an empty line has one
@@ -172,7 +172,7 @@ def test_the_n_best_have_a_line_each(place: Path, loaded: TranslatorRun, chainru
     )
 
 
-def test_attention_goes_to_a_file(place: Path, loaded: TranslatorRun, tmp_path: Path, chainrule: Call) -> None:
+def test_attention_is_written_to_a_file(place: Path, loaded: TranslatorRun, tmp_path: Path, chainrule: Call) -> None:
     out = tmp_path / "new" / "attention.json"
     done = chainrule("translate", place / "b", "--attention", out, stdin=STDIN)
     assert done.out == chainrule("translate", place / "b", stdin=STDIN).out
@@ -184,11 +184,13 @@ def test_attention_goes_to_a_file(place: Path, loaded: TranslatorRun, tmp_path: 
         assert all(sum(row) == pytest.approx(1, abs=1e-5) for row in one["weights"])
 
 
-def test_a_long_line_is_told_in_one_line(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
+def test_a_line_that_is_too_long_gives_a_warning(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
     done = chainrule("translate", place / "b", stdin=b"a\n" + b"b" * 100_000 + b"\nc\n")
     assert done.code == 0
-    told = "chainrule: line 2 has 100000 tokens, but the model reads 23: the rest of it is left out of the translation"
-    assert done.err.splitlines()[0] == told
+    warning = (
+        "chainrule: line 2 has 100000 tokens, but the model reads 23: the rest of it is left out of the translation"
+    )
+    assert done.err.splitlines()[0] == warning
     assert [done.out.splitlines()[number] for number in (0, 2)] == [loaded.translate("a"), loaded.translate("c")]
     assert len(done.out.splitlines()) == 3
 
@@ -221,7 +223,7 @@ def test_mistakes_are_one_line(place: Path, tmp_path: Path, chainrule: Call) -> 
 # train
 
 
-def test_a_translator_is_trained_and_measured(place: Path, tmp_path: Path, chainrule: Call) -> None:
+def test_a_translator_is_trained_and_evaluated(place: Path, tmp_path: Path, chainrule: Call) -> None:
     command: list[object] = ["train", place / "train.src", place / "train.tgt", "--model", "seq2seq-transformer"]
     command += ["--valid", place / "test.src", "--valid", place / "test.tgt", "--tokenizer", "char", "--steps", 2]
     command += ["--max-tokens", 64, "--out", tmp_path / "run"]
@@ -243,7 +245,7 @@ def test_a_translator_is_trained_and_measured(place: Path, tmp_path: Path, chain
 # eval and score
 
 
-def test_pairs_are_measured(place: Path, tmp_path: Path, chainrule: Call) -> None:
+def test_pairs_are_evaluated(place: Path, tmp_path: Path, chainrule: Call) -> None:
     pairs, out = [place / "test.src", place / "test.tgt"], tmp_path / "outputs.txt"
     done = chainrule("eval", place / "b", *pairs, "--outputs", out, "--json")
     assert done.code == 0, done.err
@@ -302,7 +304,7 @@ def test_targets_are_scored(place: Path, loaded: TranslatorRun, chainrule: Call)
     assert chainrule("score", place / "b", table).out == chainrule("score", place / "b", *pairs).out
 
 
-def test_what_is_no_pair_and_no_translator_is_told(place: Path, tmp_path: Path, chainrule: Call) -> None:
+def test_missing_pairs_and_other_models_are_errors(place: Path, tmp_path: Path, chainrule: Call) -> None:
     pairs = [place / "test.src", place / "test.tgt"]
     one_file = (
         "got 1 file(s) for pairs of lines: expected two, source then target, or one .tsv or .jsonl with both; "
@@ -314,8 +316,8 @@ def test_what_is_no_pair_and_no_translator_is_told(place: Path, tmp_path: Path, 
     assert "which is no translator" in refused(chainrule("eval", place / "b", place / "lm", *pairs))
     for options in (["--lowercase"], ["--reference", pairs[1]], ["--outputs", tmp_path / "out"]):
         assert refused(chainrule("eval", place / "lm", pairs[0], *options)) == (
-            f"{place / 'lm'} is a ngram, a language model; translations, their references and a second run are "
-            "measured with translators; give one text, or use chainrule compare"
+            f"{place / 'lm'} holds the model ngram, which is not a translator: a second run, --reference, --lowercase, "
+            "--bleu-tokenizer, --outputs and --mode apply to translators only; leave them out"
         )
     languages = [tmp_path / "test.en", tmp_path / "test.de"]
     for path in languages:
@@ -341,7 +343,7 @@ def test_a_teacher_writes_pairs_for_a_student(place: Path, tmp_path: Path, chain
     assert out.read_text().splitlines() == [f"{one}\t{other}" for one, other in zip(sources, targets, strict=True)]
     assert refused(chainrule(*command)) == f"{out} is there already; delete it, or choose another --out"
     out.unlink()
-    assert chainrule(*command).err == f"12 pairs in {out}\n"
+    assert chainrule(*command).err == f"12 pairs written to {out}\n"
     assert "which is no translator" in refused(
         chainrule("distill", place / "lm", "--data", place / "test.src", "--out", tmp_path / "other.tsv")
     )

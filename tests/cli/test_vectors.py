@@ -1,4 +1,4 @@
-"""embed, neighbours, eval of vectors, score --choices and generate --prompt-file, by the command line."""
+"""embed, neighbours, eval of vectors, score --choices and generate --prompt-file, from the command line."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TEXT = "is a cat an animal? yes\nis a mat an animal? no\n"
 
 
 def chainrule(*arguments: object, stdin: str = "") -> Result:
-    """A command within this process, which is far quicker."""
+    """Run a command in this process, which is much faster than in a new one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warnings, "showwarning", warnings.showwarning)  # which a command changes
+        patch.setattr(warnings, "showwarning", warnings.showwarning)  # undone afterwards: commands set it
         done = CliRunner().invoke(app, [str(one) for one in arguments], input=stdin)
     if isinstance(done.exception, ChainruleError):
         return Result(2, done.stdout, f"chainrule: {done.exception}\n")
@@ -34,7 +34,7 @@ def chainrule(*arguments: object, stdin: str = "") -> Result:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Vectors of words, and a language model that knows two answers."""
+    """Word vectors, and a language model that knows two answers."""
     folder = tmp_path_factory.mktemp("commands")
     rows = [f"{word} {' '.join(map(str, row))}\n" for word, row in ROWS.items()]
     (folder / "vectors.txt").write_text(f"{len(rows)} 3\n" + "".join(rows))
@@ -47,8 +47,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_vectors_on_standard_output(place: Path) -> None:
-    told = in_a_process("embed", place / "words", "--json", stdin="king man\nqueen\n")
-    assert [json.loads(line) for line in told.out.splitlines()] == [
+    printed = in_a_process("embed", place / "words", "--json", stdin="king man\nqueen\n")
+    assert [json.loads(line) for line in printed.out.splitlines()] == [
         {"text": "king man", "vector": [2.0, 1.0, 0.0]},
         {"text": "queen", "vector": [0.0, 1.0, 1.0]},
     ]
@@ -66,8 +66,8 @@ def test_vectors_on_standard_output(place: Path) -> None:
 
 def test_vectors_in_a_file(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "vectors.npy"
-    told = chainrule("embed", place / "lstm", place / "text.txt", "--out", out, "--normalise", "--json")
-    assert json.loads(told.out) == {"out": str(out), "rows": 80, "width": 8}
+    printed = chainrule("embed", place / "lstm", place / "text.txt", "--out", out, "--normalise", "--json")
+    assert json.loads(printed.out) == {"out": str(out), "rows": 80, "width": 8}
     expected = cr.load(place / "lstm").embed(TEXT.splitlines() * 40, normalise=True)
     np.testing.assert_allclose(np.load(out), expected, atol=1e-6)
 
@@ -75,26 +75,28 @@ def test_vectors_in_a_file(place: Path, tmp_path: Path) -> None:
 def test_neighbours(place: Path) -> None:
     plain = chainrule("neighbours", place / "words", "king", "--top", 2)
     assert plain.out == "man\t0.7071\nqueen\t0.5000\n"
-    told = json.loads(chainrule("neighbours", place / "words", "--analogy", "king", "man", "woman", "--json").out)
-    assert told["analogy"] == ["king", "man", "woman"]
-    assert [one["word"] for one in told["neighbours"]] == ["queen", "mat"]
+    printed = json.loads(chainrule("neighbours", place / "words", "--analogy", "king", "man", "woman", "--json").out)
+    assert printed["analogy"] == ["king", "man", "woman"]
+    assert [one["word"] for one in printed["neighbours"]] == ["queen", "mat"]
     assert chainrule("neighbours", place / "words", "kin").err == (
         "chainrule: the run has no vector of the word 'kin'; did you mean 'king'?\n"
     )
     assert chainrule("neighbours", place / "words").err == (
-        "chainrule: neighbours takes a word or --analogy with three, one or the other\n"
+        "chainrule: neighbours needs either a word or --analogy A B C; give one of them\n"
     )
 
 
-def test_vectors_are_measured_with_and_without_a_text(place: Path, tmp_path: Path) -> None:
+def test_vectors_are_evaluated_with_and_without_a_text(place: Path, tmp_path: Path) -> None:
     pairs, questions = tmp_path / "pairs.tsv", tmp_path / "questions.txt"
     pairs.write_text("king\tman\t9\nking\twoman\t1\nwoman\tqueen\t8\nking\tdog\t1\n")
     questions.write_text(": family\nman king woman queen\nman king woman mat\nman king dog cat\n")
-    told = json.loads(chainrule("eval", place / "words", "--similarity", pairs, "--analogies", questions, "--json").out)
-    assert set(told) == {"similarity", "analogies"}
-    assert (told["similarity"]["pairs"], told["similarity"]["oov"]) == (3, 0.25)
-    assert told["similarity"]["spearman"] == pytest.approx(0.866, abs=1e-3)
-    assert told["analogies"] == {
+    printed = json.loads(
+        chainrule("eval", place / "words", "--similarity", pairs, "--analogies", questions, "--json").out
+    )
+    assert set(printed) == {"similarity", "analogies"}
+    assert (printed["similarity"]["pairs"], printed["similarity"]["oov"]) == (3, 0.25)
+    assert printed["similarity"]["spearman"] == pytest.approx(0.866, abs=1e-3)
+    assert printed["analogies"] == {
         "accuracy": 0.5,
         "correct": 1,
         "questions": 2,
@@ -114,9 +116,9 @@ def test_vectors_are_measured_with_and_without_a_text(place: Path, tmp_path: Pat
         chainrule("eval", place / "lstm", place / "text.txt", "--similarity", tmp_path / "own.tsv", "--json").out
     )
     assert both["perplexity"] > 1
-    assert both["similarity"]["pairs"] == 2  # the words of any model with an embedding
+    assert both["similarity"]["pairs"] == 2  # every model with an embedding has word vectors
     assert chainrule("eval", place / "lstm").err == (
-        "chainrule: eval got no text; name one, or measure vectors of words with --similarity or --analogies\n"
+        "chainrule: eval needs a text; name one, or evaluate word vectors with --similarity or --analogies\n"
     )
 
 
@@ -126,11 +128,11 @@ def test_choices(place: Path, tmp_path: Path) -> None:
     assert chainrule("score", place / "ngram", *given, stdin=lines).out == " yes\n no\n"
     (tmp_path / "choices.txt").write_text(" yes\n no\n")
     (tmp_path / "examples.txt").write_text(TEXT)
-    told = chainrule(
+    printed = chainrule(
         "score", place / "ngram", "--choices", tmp_path / "choices.txt", "--prompt-file", tmp_path / "examples.txt",
         "--normalise", "byte", "--json", stdin=lines,
     )  # fmt: skip
-    found = [json.loads(line) for line in told.out.splitlines()]
+    found = [json.loads(line) for line in printed.out.splitlines()]
     assert [(one["best"], one["index"]) for one in found] == [(" yes", 0), (" no", 1)]
     expected = cr.load(place / "ngram").choose(TEXT + "is a cat an animal?", [" yes", " no"])
     assert found[0]["choices"] == [one.to_dict() for one in expected]
@@ -144,7 +146,7 @@ def test_questions_with_answers(place: Path, tmp_path: Path) -> None:
     ]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     plain = chainrule("score", place / "ngram", path)
-    assert (plain.out, plain.err) == (" yes\n no\n", "1 of 2 right: accuracy 0.5000\n")
+    assert (plain.out, plain.err) == (" yes\n no\n", "1 of 2 correct: accuracy 0.5000\n")
     *_, last = chainrule("score", place / "ngram", path, "--json").out.splitlines()
     assert json.loads(last) == {
         "accuracy": 0.5,
@@ -162,8 +164,8 @@ def test_a_prompt_of_examples_and_a_stop(place: Path, tmp_path: Path) -> None:
     whole = TEXT + "is a mat an animal?"
     shown = chainrule(*asked, "--prompt", "is a mat an animal?", "--no-stop-at-eos", "--stop", "\\n")
     assert shown.out == f"{whole} no\n"
-    told = chainrule(*asked, "--prompt", "is a mat an animal?", "--no-stop-at-eos", "--stop", "\\n", "--json")
-    assert json.loads(told.out)["texts"] == [f"{whole} no"]
+    printed = chainrule(*asked, "--prompt", "is a mat an animal?", "--no-stop-at-eos", "--stop", "\\n", "--json")
+    assert json.loads(printed.out)["texts"] == [f"{whole} no"]
     alone = chainrule(*asked, "--max-new-tokens", 1, "--json")
     assert json.loads(alone.out)["texts"][0].startswith(TEXT.removesuffix("\n"))
     assert not json.loads(alone.out)["texts"][0].startswith(TEXT + "\n")

@@ -1,4 +1,4 @@
-"""Batches cover the text as they promise, and batch i is a function of i."""
+"""Batches cover the text as documented, and batch i is a function of i."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = [StreamBatches, BlockBatches]
 
 
 def make(kind: type, count: int, rows: int, length: int, rank: int = 0, world: int = 1, seed: int = 3) -> Batches:
-    """Batches of the tokens 100, 101, …: each token tells its place."""
+    """Batches of the tokens 100, 101, …, so that a token shows its position."""
     tokens = np.arange(100, 100 + count, dtype=np.uint16)
     made: Batches = kind(tokens, rows, length, eos=EOS, seed=seed, rank=rank, world=world)
     return made
@@ -30,16 +30,16 @@ def epoch(batches: Batches, number: int) -> list[tuple[torch.Tensor, torch.Tenso
 
 @pytest.mark.parametrize(("count", "rows", "length"), [(97, 4, 5), (100, 4, 5), (23, 8, 50), (2, 3, 4), (31, 1, 7)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_token_is_a_target_at_most_once_an_epoch_and_few_are_left_out(
+def test_every_token_is_a_target_at_most_once_an_epoch_and_few_are_skipped(
     kind: type, count: int, rows: int, length: int
 ) -> None:
     batches = make(kind, count, rows, length)
     for number in range(3):
         seen = Counter(int(token) for _, targets_BT, _ in epoch(batches, number) for token in targets_BT.flatten())
         assert set(seen.values()) == {1}
-        # A stream leaves out what does not fill all tracks; blocks what does not fill a block, or a batch of them.
-        left_out = rows - 1 if kind is StreamBatches else min(length, count - 1) * min(rows, count) + 1
-        assert count - len(seen) <= left_out
+        # A stream skips tokens that do not fill all tracks; blocks those that do not fill a block or a batch.
+        skipped = rows - 1 if kind is StreamBatches else min(length, count - 1) * min(rows, count) + 1
+        assert count - len(seen) <= skipped
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,14 +51,14 @@ def test_inputs_are_the_tokens_before_the_targets(kind: type) -> None:
             assert torch.equal(inputs_BT, expected_BT)
 
 
-def test_a_stream_goes_on_where_its_last_batch_ended() -> None:
+def test_a_stream_continues_where_its_last_batch_ended() -> None:
     batches = make(StreamBatches, 61, 3, 7)
     assert batches.per_epoch == 3  # tracks of 20 tokens
     for number in range(2):
-        walked = epoch(batches, number)
-        assert [fresh for _, _, fresh in walked] == [True, False, False]
-        assert [inputs_BT.shape for inputs_BT, _, _ in walked] == [(3, 7), (3, 7), (3, 6)]
-        for (_, before_BT, _), (inputs_BT, _, _) in itertools.pairwise(walked):
+        batch_list = epoch(batches, number)
+        assert [fresh for _, _, fresh in batch_list] == [True, False, False]
+        assert [inputs_BT.shape for inputs_BT, _, _ in batch_list] == [(3, 7), (3, 7), (3, 6)]
+        for (_, before_BT, _), (inputs_BT, _, _) in itertools.pairwise(batch_list):
             assert torch.equal(before_BT[:, -1], inputs_BT[:, 0])
 
 
@@ -86,14 +86,14 @@ def test_the_shares_of_the_processes_are_the_rows_of_one_larger_batch(kind: type
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_process_has_as_many_rows_even_of_a_short_text(kind: type) -> None:
+def test_every_process_has_the_same_number_of_rows_of_a_short_text(kind: type) -> None:
     for count in (12, 13, 15, 17):
         shares = [make(kind, count, 9, 1, rank, 3) for rank in range(3)]
         assert len({share.batch(0)[0].inputs_BT.shape for share in shares}) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_too_many_processes_for_a_text_have_their_sentence(kind: type) -> None:
+def test_too_many_processes_for_a_text_are_an_error(kind: type) -> None:
     with pytest.raises(DataError) as caught:
         make(kind, 4, 2, 3, 0, 8)
     assert str(caught.value) == (
@@ -104,10 +104,10 @@ def test_too_many_processes_for_a_text_have_their_sentence(kind: type) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_a_function_of_its_number_and_the_seed(kind: type) -> None:
-    one, other, foreign = make(kind, 90, 3, 4), make(kind, 90, 3, 4), make(kind, 90, 3, 4, seed=4)
+    one, other, reseeded = make(kind, 90, 3, 4), make(kind, 90, 3, 4), make(kind, 90, 3, 4, seed=4)
     order = np.random.default_rng(0).permutation(4 * one.per_epoch)
-    jumped = {int(index): one.batch(int(index))[0].targets_BT for index in order}
-    walked = {index: other.batch(index)[0].targets_BT for index in range(4 * other.per_epoch)}
-    assert all(torch.equal(jumped[index], walked[index]) for index in walked)
+    shuffled = {int(index): one.batch(int(index))[0].targets_BT for index in order}
+    in_order = {index: other.batch(index)[0].targets_BT for index in range(4 * other.per_epoch)}
+    assert all(torch.equal(shuffled[index], in_order[index]) for index in in_order)
     last = 3 * one.per_epoch
-    assert not torch.equal(foreign.batch(last)[0].targets_BT, walked[last])
+    assert not torch.equal(reseeded.batch(last)[0].targets_BT, in_order[last])

@@ -1,4 +1,4 @@
-"""Labelled texts and tagged sentences as batches, against what a loop over lists makes of them."""
+"""Labelled texts and tagged sentences as batches, against loops over lists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from chainrule.data.labels import LabelBatches, LabelledTexts
-from chainrule.data.pairs import Rows
+from chainrule.data.rows import Rows
 from chainrule.data.tags import TaggedWords, cut_sentences
 from chainrule.errors import DataError
 from chainrule.text.formats.labels import Labels
@@ -37,7 +37,7 @@ def test_single_texts() -> None:
     assert batch.parts_BS is None
 
 
-def test_pairs_follow_one_another() -> None:
+def test_the_second_text_follows_the_first() -> None:
     batch = LabelledTexts(rows(*FIRST), rows(*SECOND), labels([2], [0], [1], [3])).batch(np.asarray([0, 2]))
     assert batch.inputs_BT.tolist() == [[5, 6, 1, 8, 9, 8, 1], [1, 2, 3, 1, 1, 1, 1]]
     assert batch.source is not None
@@ -48,7 +48,7 @@ def test_pairs_follow_one_another() -> None:
 
 @pytest.mark.parametrize("most", range(2, 12))
 def test_pairs_are_cut_the_longer_text_first(most: int) -> None:
-    """Against a loop that takes tokens away one by one from what is longer."""
+    """Against a loop that removes tokens one by one from the longer text."""
     texts = LabelledTexts(rows(*FIRST), rows(*SECOND), labels([2], [0], [1], [3]), most)
     cut = 0
     for number, (first, second) in enumerate(zip(FIRST, SECOND, strict=True)):
@@ -111,13 +111,13 @@ def test_words_and_their_pieces() -> None:
 @pytest.mark.parametrize("most", [2, 3, 4, 5, 6])
 def test_long_sentences_are_read_in_pieces(most: int) -> None:
     words = TaggedWords(rows(*WORDS), SENTENCES, FILLER, most)
-    told = np.full(5, -1)
+    predicted = np.full(5, -1)
     for number in range(len(words)):
         batch = words.batch(np.asarray([number]))
         assert batch.inputs_BT.shape[1] <= most
         assert int(words.lengths()[number]) == batch.inputs_BT.shape[1]
-        words.put(told, np.asarray([number]), batch.targets_BT.numpy())
-    assert told.tolist() == [2, 0, 1, 3, 3]  # every word is read once, in its place
+        words.scatter(predicted, np.asarray([number]), batch.targets_BT.numpy())
+    assert predicted.tolist() == [2, 0, 1, 3, 3]  # every word is read once, in its place
     tokens = [sum(max(1, len(word)) for word in part) for part in (WORDS[:3], WORDS[3:])]
     assert words.cut == sum(count > most - 1 for count in tokens)
 
@@ -125,17 +125,17 @@ def test_long_sentences_are_read_in_pieces(most: int) -> None:
 def test_cuts_are_greedy() -> None:
     rng = np.random.default_rng(1)
     for _ in range(50):
-        tokens_W = rng.integers(1, 5, 30)
+        tokens_N = rng.integers(1, 5, 30)
         ends_P = np.asarray([7, 8, 20, 30])
-        begins, ends = cut_sentences(ends_P, tokens_W, 6)
+        begins, ends = cut_sentences(ends_P, tokens_N, 6)
         wanted, begin = [], 0
         for end in ends_P:
             total = 0
             for word in range(begin, end):
-                if total + tokens_W[word] > 6:
+                if total + tokens_N[word] > 6:
                     wanted.append(word)
                     total = 0
-                total += tokens_W[word]
+                total += tokens_N[word]
             wanted.append(end)
             begin = end
         assert ends.tolist() == wanted
@@ -151,7 +151,7 @@ def many(count: int) -> LabelledTexts:
     return LabelledTexts(rows(*texts), None, labels(*([number % 4] for number in range(count))))
 
 
-def test_every_text_comes_once_an_epoch_among_its_equals() -> None:
+def test_every_text_comes_once_per_epoch_with_texts_of_similar_length() -> None:
     texts = many(1000)
     batches = LabelBatches(texts, np.arange(5, 1000), 32, seed=3)
     assert batches.per_epoch == -(-995 // 32)

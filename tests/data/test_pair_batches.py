@@ -1,7 +1,4 @@
-"""Rows of two stores as pairs, what is kept of them, and batches of about equal length.
-
-Legend: B batch, T time, S source time, P pairs.
-"""
+"""Rows of two stores as pairs, which of them are kept, and batches of similar length."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from chainrule.data.pairs import PairBatches, PairStore, Rows, keep_pairs, pair_batch, pair_stores
+from chainrule.data.pairs import PairBatches, PairStore, filter_pairs, pair_batch, pair_stores
 from chainrule.data.store import open_store
 from chainrule.errors import ConfigError, DataError
 from chainrule.text import text_of, train_tokenizer
@@ -31,7 +28,7 @@ def lines(texts: list[str]) -> str:
 
 
 def numbered(count: int, seed: int = 0) -> PairStore:
-    """Pairs that tell their number, of lengths as sentences have them: the target about as long as the source."""
+    """Pairs that contain their number, with the lengths of sentences: the target about as long as the source."""
     rng = random.Random(seed)
     sources, targets = [], []
     for number in range(count):
@@ -46,62 +43,23 @@ def decoded(tokens_BT: torch.Tensor, mask_BT: torch.Tensor) -> list[str]:
 
 
 def epoch(batches: PairBatches, number: int) -> list[list[int]]:
-    """The numbers of the pairs in each batch of an epoch."""
+    """The indices of the pairs in each batch of an epoch."""
     found = []
     for index in range(batches.per_epoch):
         batch, fresh = batches.batch(number * batches.per_epoch + index)
         assert fresh
         assert batch.source is not None
-        told = [int(row[:4]) for row in decoded(*batch.source)]
+        indices = [int(row[:4]) for row in decoded(*batch.source)]
         assert batch.weights_BT is not None
-        assert [int(row[:4]) for row in decoded(batch.targets_BT, batch.weights_BT)] == told  # of the same pairs
-        found.append(told)
+        assert [int(row[:4]) for row in decoded(batch.targets_BT, batch.weights_BT)] == indices
+        found.append(indices)
     return found
 
 
-# Rows
+# Pairs
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("ab\nc\n", ["ab", "c"]),
-        ("ab\nc", ["ab", "c"]),
-        ("\n\nab\n\n", ["", "", "ab", ""]),
-        ("a", ["a"]),
-        ("\n", [""]),
-    ],
-)
-def test_rows_are_the_lines(text: str, expected: list[str]) -> None:
-    rows = Rows(open_store(text_of(text), TOKENIZER).tokens, EOS)
-    assert len(rows) == len(expected)
-    assert [TOKENIZER.decode(rows.row(number)) for number in range(len(rows))] == expected
-    assert rows.lengths_P.tolist() == [len(line) for line in expected]
-
-
-def test_no_tokens_are_no_rows() -> None:
-    assert len(Rows(np.zeros(0, np.uint8), EOS)) == 0
-
-
-def test_rows_are_padded_with_ends() -> None:
-    rows = Rows(open_store(text_of("ab\n\nabcde"), TOKENIZER).tokens, EOS)
-    a, b, c, d, e = TOKENIZER.encode("abcde")
-    tokens_BT, mask_BT = rows.padded(np.array([2, 0, 1, 0]))
-    assert tokens_BT.tolist() == [
-        [a, b, c, d, e, EOS],
-        [a, b, EOS, EOS, EOS, EOS],
-        [EOS] * 6,
-        [a, b, EOS, EOS, EOS, EOS],
-    ]
-    assert mask_BT.sum(1).tolist() == [6, 3, 1, 3]
-    assert mask_BT.int().diff(dim=1).max() <= 0  # padding is on the right
-    assert tokens_BT.dtype == torch.int64
-    cut_BT, mask_BT = rows.padded(np.array([2, 0]), most=4)
-    assert cut_BT.tolist() == [[a, b, c, EOS], [a, b, EOS, EOS]]
-    assert mask_BT.sum(1).tolist() == [4, 3]
-
-
-def test_a_batch_reads_what_it_has_predicted() -> None:
+def test_a_batch_reads_eos_and_the_target() -> None:
     batch = pair_batch(store_of("a\nbcd\n", "efg\nh\n"), np.array([0, 1]))
     e, f, g, h = TOKENIZER.encode("efgh")
     assert batch.inputs_BT.tolist() == [[EOS, e, f, g], [EOS, h, EOS, EOS]]
@@ -112,9 +70,6 @@ def test_a_batch_reads_what_it_has_predicted() -> None:
     assert decoded(*batch.source) == ["a\n", "bcd\n"]
 
 
-# Pairs
-
-
 @pytest.mark.parametrize(
     ("source", "target", "sentence"),
     [
@@ -122,10 +77,10 @@ def test_a_batch_reads_what_it_has_predicted() -> None:
         ("a\n", "a\n\nc", "a.src has 1 lines and a.tgt has 3: line 2 of a.tgt has no partner"),
     ],
 )
-def test_files_of_unequal_length_are_told_with_the_line(source: str, target: str, sentence: str) -> None:
+def test_files_of_unequal_length_are_an_error_that_names_the_line(source: str, target: str, sentence: str) -> None:
     with pytest.raises(DataError) as error:
         store_of(source, target)
-    assert str(error.value) == (f"{sentence}; pairs are lines of equal number, give files that match line by line.")
+    assert str(error.value) == f"{sentence}; expected two files that match line by line."
 
 
 def test_a_pair_store_knows_both_texts() -> None:
@@ -152,30 +107,30 @@ def test_pairs_are_left_out_for_one_reason_each(
     max_length: int | None, max_ratio: float | None, kept: list[int], counts: tuple[int, int, int]
 ) -> None:
     store = store_of(lines(SOME), lines(OTHERS))
-    found = keep_pairs(store, np.arange(6), max_length=max_length, max_ratio=max_ratio)
-    assert found.numbers_P.tolist() == kept
+    found = filter_pairs(store, np.arange(6), max_length=max_length, max_ratio=max_ratio)
+    assert found.indices_P.tolist() == kept
     assert (found.empty, found.long, found.uneven) == counts
 
 
-def test_what_is_left_out_is_told() -> None:
+def test_the_summary_counts_what_is_left_out() -> None:
     store = store_of(lines(SOME), lines(OTHERS))
-    found = keep_pairs(store, np.arange(6), max_length=4, max_ratio=3.0)
-    assert found.sentence == ("2 pairs; left out: 2 with an empty side, 1 too long, 1 of too unequal lengths")
-    assert keep_pairs(store, np.array([0, 3]), max_length=9, max_ratio=None).sentence == ""
+    found = filter_pairs(store, np.arange(6), max_length=4, max_ratio=3.0)
+    assert found.summary == ("2 pairs; left out: 2 with an empty side, 1 too long, 1 of too unequal lengths")
+    assert filter_pairs(store, np.array([0, 3]), max_length=9, max_ratio=None).summary == ""
 
 
-def test_only_the_pairs_given_are_looked_at() -> None:
+def test_only_the_given_pairs_are_filtered() -> None:
     store = store_of(lines(SOME), lines(OTHERS))
-    found = keep_pairs(store, np.array([4, 3, 0]), max_length=None, max_ratio=None)
-    assert (found.numbers_P.tolist(), found.empty) == ([3, 0], 1)
+    found = filter_pairs(store, np.array([4, 3, 0]), max_length=None, max_ratio=None)
+    assert (found.indices_P.tolist(), found.empty) == ([3, 0], 1)
 
 
 def test_nothing_left_is_an_error() -> None:
     store = store_of("\nabcd\n", "a\nabcd\n")
     with pytest.raises(DataError) as error:
-        keep_pairs(store, np.arange(2), max_length=3, max_ratio=None)
+        filter_pairs(store, np.arange(2), max_length=3, max_ratio=None)
     assert str(error.value) == (
-        "no pair is left of 2: 1 with an empty side, 1 too long; give other pairs, or wider data.max_length and "
+        "all 2 pairs are left out: 1 with an empty side, 1 too long; give other pairs, or raise data.max_length and "
         "data.max_ratio."
     )
 
@@ -183,13 +138,13 @@ def test_nothing_left_is_an_error() -> None:
 # Batches
 
 
-def test_every_pair_comes_once_an_epoch() -> None:
+def test_every_pair_comes_once_per_epoch() -> None:
     store = numbered(300)
-    numbers_P = np.arange(300)[::2]
-    batches = PairBatches(store, numbers_P, 200, seed=1)
+    indices_P = np.arange(300)[::2]
+    batches = PairBatches(store, indices_P, 200, seed=1)
     for number in range(3):
         seen = Counter(pair for batch in epoch(batches, number) for pair in batch)
-        assert seen == Counter(numbers_P.tolist())
+        assert seen == Counter(indices_P.tolist())
 
 
 def test_a_batch_is_a_function_of_its_number() -> None:
@@ -215,7 +170,7 @@ def test_batches_come_in_another_order_each_epoch_and_with_each_seed() -> None:
     assert longest == sorted(longest)
 
 
-def test_pairs_of_equal_lengths_meet_others_in_another_epoch() -> None:
+def test_pairs_of_equal_lengths_are_batched_differently_in_each_epoch() -> None:
     store = store_of(lines([f"{number:04d}" for number in range(40)]), lines([f"{number:04d}" for number in range(40)]))
     batches = PairBatches(store, np.arange(40), 50, seed=1)
     mates = [{frozenset(batch) for batch in epoch(batches, number)} for number in range(2)]
@@ -233,24 +188,24 @@ def test_no_batch_has_more_than_max_tokens_and_few_have_much_less(max_tokens: in
         rows, longest = len(batch.targets_BT), max(batch.targets_BT.shape[1], batch.source.tokens_BS.shape[1])
         assert rows * longest <= max_tokens
         sizes.append((rows + 1) * longest)
-    assert np.mean([size > max_tokens for size in sizes]) > 0.8  # one more pair as long would not have fitted
+    assert np.mean([size > max_tokens for size in sizes]) > 0.8  # one more pair of that length would not fit
 
 
 def test_little_of_a_batch_is_padding() -> None:
     store = numbered(3000)
     batches = PairBatches(store, np.arange(3000), 1024, seed=1)
-    held = taken = 0
+    used = total = 0
     for index in range(batches.per_epoch):
         batch, _ = batches.batch(index)
         assert batch.source is not None
         assert batch.weights_BT is not None
-        held += int(batch.weights_BT.sum()) + int(batch.source.mask_BS.sum())
-        taken += batch.weights_BT.numel() + batch.source.mask_BS.numel()
-    assert batches.padding == pytest.approx(1 - held / taken)
+        used += int(batch.weights_BT.sum()) + int(batch.source.mask_BS.sum())
+        total += batch.weights_BT.numel() + batch.source.mask_BS.numel()
+    assert batches.padding == pytest.approx(1 - used / total)
     assert batches.padding < 0.1
 
 
-def test_processes_share_the_pairs_out() -> None:
+def test_processes_share_the_pairs() -> None:
     store = numbered(300)
     alone = PairBatches(store, np.arange(300), 100, seed=1)
     shares = [PairBatches(store, np.arange(300), 100, seed=1, rank=rank, world=2) for rank in range(2)]
@@ -261,7 +216,7 @@ def test_processes_share_the_pairs_out() -> None:
         assert len(set(mine) | set(other)) >= 300 - max(map(len, epoch(alone, number)))  # a batch without a partner
 
 
-def test_too_many_processes_are_told() -> None:
+def test_too_many_processes_are_an_error() -> None:
     with pytest.raises(DataError) as error:
         PairBatches(numbered(3), np.arange(3), 1000, seed=1, world=2)
     assert str(error.value) == (
@@ -269,7 +224,7 @@ def test_too_many_processes_are_told() -> None:
     )
 
 
-def test_a_pair_that_no_batch_can_hold_is_told() -> None:
+def test_a_pair_longer_than_a_batch_is_an_error() -> None:
     with pytest.raises(ConfigError) as error:
         PairBatches(store_of("a\nabcdef\n", "abc\na\n"), np.arange(2), 6, seed=1)
     assert str(error.value) == (

@@ -1,4 +1,4 @@
-"""Span corruption against its definition: a text with gaps and what was in them give the text back."""
+"""Span corruption against its definition: source and target together restore the text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EOS, FIRST = 0, 1000
 
 
 def restored(source: list[int], target: list[int]) -> list[int]:
-    """The text of a source and a target, by walking through both."""
+    """The text of a source and a target, by a loop over both."""
     spans: dict[int, list[int]] = {}
     for token in target:
         if token >= FIRST:
@@ -37,7 +37,7 @@ def corrupted(length: int, noise: float, mean_span: float, seed: int) -> tuple[l
 
 
 @given(st.integers(2, 300), st.floats(0.01, 0.99), st.floats(1, 10), st.integers(0, 2**32))
-def test_source_and_target_give_the_text_back(length: int, noise: float, mean_span: float, seed: int) -> None:
+def test_source_and_target_restore_the_text(length: int, noise: float, mean_span: float, seed: int) -> None:
     text, source, target = corrupted(length, noise, mean_span, seed)
     assert restored(source, target) == text
 
@@ -51,7 +51,7 @@ def test_source_and_target_give_the_text_back(length: int, noise: float, mean_sp
 
 
 @given(st.integers(2, 300), st.integers(0, 2**32))
-def test_gaps_are_never_empty_nor_side_by_side_and_the_first_word_stays(length: int, seed: int) -> None:
+def test_spans_are_never_empty_nor_adjacent_and_the_first_token_is_kept(length: int, seed: int) -> None:
     text, source, target = corrupted(length, 0.5, 1.5, seed)
     assert source[0] == text[0]
     assert target[-1] >= FIRST
@@ -60,16 +60,16 @@ def test_gaps_are_never_empty_nor_side_by_side_and_the_first_word_stays(length: 
 
 
 def test_the_published_shares_of_a_block_of_512() -> None:
-    """77 of 512 tokens in 26 gaps."""
+    """77 of 512 tokens in 26 spans."""
     _, source, target = corrupted(512, 0.15, 3.0, 1)
     assert (len(source), len(target)) == (512 - 77 + 26, 77 + 26 + 1)
 
 
-def test_every_way_to_lay_the_gaps_is_equally_likely() -> None:
-    """Of 9 words, 4 go in 2 gaps: 3 ways to cut the 4, times 4 ways to cut the 5 that stay."""
+def test_all_positions_of_the_spans_are_equally_likely() -> None:
+    """Of 9 tokens, 4 are masked in 2 spans: 3 ways to cut the 4, times 4 ways to cut the other 5."""
     rng, text = np.random.default_rng(0), np.arange(1, 10)
     seen = Counter(tuple(corrupt(text, 4 / 9, 2.0, rng, FIRST)[0].tolist()) for _ in range(6000))
-    # One share in 12 of 6000 draws is 500 with a deviation of 21.
+    # A twelfth of 6000 draws is 500, with a standard deviation of 21.
     assert len(seen) == 12
     assert all(abs(times - 500) < 5 * 21 for times in seen.values())
 
@@ -83,7 +83,7 @@ def make(count: int = 400, rows: int = 4, length: int = 40, **options: Any) -> S
     return SpanBatches(tokens, rows, length, **{"first_sentinel": FIRST, **known, **options})
 
 
-def test_batches_are_the_blocks_of_the_text_with_gaps() -> None:
+def test_batches_are_the_blocks_of_the_text_with_spans_masked() -> None:
     made = make()
     blocks = BlockBatches(np.arange(100, 500, dtype=np.uint16), 4, 40, eos=EOS, seed=3, rank=0, world=1)
     assert made.per_epoch == blocks.per_epoch
@@ -117,13 +117,13 @@ def test_a_batch_is_a_function_of_its_number() -> None:
         assert_same(made.batch(index)[0], straight[index])
 
 
-def test_gaps_are_other_ones_in_each_row_batch_epoch_and_seed() -> None:
-    def gaps(index: int, row: int = 0, **options: Any) -> list[bool]:
+def test_each_row_batch_epoch_and_seed_has_other_spans() -> None:
+    def sentinels(index: int, row: int = 0, **options: Any) -> list[bool]:
         source = make(count=101, rows=2, length=50, **options).batch(index)[0].source
         assert source is not None
         return (source.tokens_BS[row] >= FIRST).tolist()
 
-    found = [gaps(0), gaps(0, row=1), gaps(1), gaps(2), gaps(0, seed=4)]
+    found = [sentinels(0), sentinels(0, row=1), sentinels(1), sentinels(2), sentinels(0, seed=4)]
     assert all(a != b for a, b in itertools.combinations(found, 2))
 
 
@@ -138,20 +138,21 @@ def test_processes_together_take_the_batches_of_one() -> None:
         assert torch.equal(torch.cat(sources), expected.source.tokens_BS)
 
 
-def test_as_many_sentinels_as_gaps_and_one_more_are_enough() -> None:
-    batch, _ = make(sentinels=7).batch(0)  # 12 of 40 tokens in 6 gaps
+def test_one_sentinel_more_than_spans_is_enough() -> None:
+    batch, _ = make(sentinels=7).batch(0)  # 12 of 40 tokens in 6 spans
     assert int(batch.targets_BT.max()) == FIRST + 6
     with pytest.raises(ConfigError) as caught:
         make(sentinels=6)
     assert str(caught.value) == (
-        "a block of 40 tokens gets 6 gaps, which take 7 sentinels, but the model has 6; give it more by "
-        "model.sentinels, or choose a shorter training.length, a lower objective.noise or a longer objective.mean_span"
+        "a block of 40 tokens has 6 masked spans, which need 7 sentinels, but the model has 6; raise model.sentinels, "
+        "or choose a shorter training.length, a lower objective.noise or a longer objective.mean_span"
     )
 
 
-def test_a_text_too_short_for_gaps_has_its_sentence() -> None:
+def test_a_text_too_short_to_mask_is_an_error() -> None:
     with pytest.raises(DataError) as caught:
         make(count=2)
     assert str(caught.value) == (
-        "a block of 1 token(s) has nothing to mask and to keep; give more text, or a training.length of at least 2"
+        "a block of 1 token(s) is too short to mask one and keep one; give more text, or a training.length of at "
+        "least 2"
     )

@@ -1,4 +1,4 @@
-"""The token store: what it holds, when it is used again, and what breaks it."""
+"""The token store: its content, when it is reused, and damaged files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chainrule.data.store import TokenStore, default_cache, open_store
 from chainrule.errors import DataError, DiskError
 from chainrule.text import Texts, Tokenizer, open_texts, text_of, train_tokenizer
 from chainrule.text.coding.residue import ResidueMeter
-from chainrule.text.sources import Source
+from chainrule.text.sources import TextSource
 
 TEXT = " the cat <unk> sat \nthe dog\n\nno newline"
 
@@ -28,7 +28,7 @@ def words() -> Tokenizer:
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """From now on none of these of the store may be used."""
+    """Make any further use of these names of the store module fail."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("done again")
@@ -37,7 +37,7 @@ def forbid(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         monkeypatch.setattr(store_module, name, refuse)
 
 
-def test_what_it_holds(words: Tokenizer, tmp_path: Path) -> None:
+def test_content(words: Tokenizer, tmp_path: Path) -> None:
     store = open_store(text_of(TEXT), words, cache=tmp_path)
     expected = [token for line in TEXT.split("\n") for token in [*words.encode(line), words.eos]][:-1]
     assert store.tokens.tolist() == expected
@@ -51,19 +51,19 @@ def test_what_it_holds(words: Tokenizer, tmp_path: Path) -> None:
     assert store.residue_bits == meter.bits > 0
 
 
-def test_used_again_when_nothing_changed(words: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reused_when_nothing_changed(words: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = open_store(text_of(TEXT), words, cache=tmp_path)
     other_text = open_store(text_of(TEXT + "!"), words, cache=tmp_path)
     other_words = open_store(text_of(TEXT), train_tokenizer("char", text_of(TEXT)), cache=tmp_path)
     assert len({first.fingerprint, other_text.fingerprint, other_words.fingerprint}) == 3
     assert first.residue_bits > 0
-    forbid(monkeypatch, "_write", "_encoded", "ResidueMeter")
+    forbid(monkeypatch, "_write", "_encode_blocks", "ResidueMeter")
     again = open_store(text_of(TEXT), words, cache=tmp_path)
     assert again.tokens.tolist() == first.tokens.tolist()
     assert (again.oov, again.residue_bits, again.fingerprint) == (first.oov, first.residue_bits, first.fingerprint)
 
 
-def test_residue_is_measured_when_asked_for(words: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_residue_is_measured_on_first_use(words: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         forbid(patched, "ResidueMeter")
         store = open_store(text_of(TEXT), words, cache=tmp_path)
@@ -72,7 +72,7 @@ def test_residue_is_measured_when_asked_for(words: Tokenizer, tmp_path: Path, mo
     assert json.loads((store.folder / "residue.json").read_text()) == {"oov": 3, "bits": store.residue_bits}
 
 
-def test_nothing_is_measured_where_tokens_tell_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_measured_where_tokens_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forbid(monkeypatch, "ResidueMeter")
     store = open_store(text_of(TEXT), train_tokenizer("byte", text_of(TEXT)), cache=tmp_path)
     assert (store.oov, store.residue_bits) == (0, 0.0)
@@ -162,7 +162,7 @@ def test_full_disk_leaves_nothing(words: Tokenizer, tmp_path: Path, monkeypatch:
 
 
 def test_failing_text_leaves_nothing(words: Tokenizer, tmp_path: Path) -> None:
-    bad = Texts([Source("bad.txt", lambda: iter([b"fine\n" * 300_000, b"\xff"]))])
+    bad = Texts([TextSource("bad.txt", lambda: iter([b"fine\n" * 300_000, b"\xff"]))])
     with pytest.raises(DataError, match=r"^bad\.txt: byte 1500000 is 0xff; expected UTF-8 text"):
         open_store(bad, words, cache=tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -185,13 +185,13 @@ def test_text_without_tokens(words: Tokenizer, tmp_path: Path) -> None:
         assert store.residue_bits > 0
 
 
-def test_progress_tells_bytes(words: Tokenizer, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+def test_progress_counts_bytes(words: Tokenizer, tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
     texts = text_of("the cat é\n" * 120_000)
-    open_store(texts, words, cache=tmp_path, progress=lambda done, total: told.append((done, total)))
-    assert len(told) > 1
-    assert told == sorted(told)
-    assert told[-1] == (texts.size, texts.size)
+    open_store(texts, words, cache=tmp_path, progress=lambda done, total: calls.append((done, total)))
+    assert len(calls) > 1
+    assert calls == sorted(calls)
+    assert calls[-1] == (texts.size, texts.size)
 
 
 def test_default_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from builders import letter_pairs, small_options, small_translator, some_source, write_pairs
-from chainrule.checkpoint.folder import load_model
+from chainrule.checkpoint.build import load_model
 from chainrule.config import RunConfig
+from chainrule.data.pairs import pad_sources
 from chainrule.decoding import beam_search
 from chainrule.decoding.parallel import draft_in_parallel, translate_in_parallel
 from chainrule.errors import ConfigError
-from chainrule.evaluation.pairs import source_of
 from chainrule.training.fit import fit
 from chainrule.types import Source
 
@@ -243,7 +243,7 @@ def test_a_trained_translator_writes_the_same_in_fewer_passes(nar: str, tmp_path
     tokenizer = run.read_tokenizer()
     model: Any = load_model(run, tokenizer)
     lines = [source for source, _ in letter_pairs(40, seed=5, longest=6)]
-    source = source_of([tokenizer.encode(line) for line in lines], tokenizer.eos)
+    source = pad_sources([tokenizer.encode(line) for line in lines], tokenizer.eos)
     limits = [20] * 40
     rows, passes = draft_in_parallel(model, source, eos=tokenizer.eos, limits=limits)
     first_B1 = torch.full((40, 1), tokenizer.eos)

@@ -1,4 +1,4 @@
-"""Pseudo-likelihood and masked accuracy against loops that hide one token a time, and guesses against enumeration."""
+"""Pseudo-perplexity and masked accuracy against loops over single tokens, and guesses against enumeration."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import pytest
 import torch
 
 from builders import counted_model, pairs_text, some_vocabulary, stir
-from chainrule.checkpoint.folder import build_model
+from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig
 from chainrule.data.masks import Masking
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import DataError
 from chainrule.evaluation.masked import (
-    Measure,
+    MaskedProtocol,
     evaluate_masked,
-    guess,
-    hidden_at_once,
-    masking_of,
-    tell,
+    make_masking,
+    mask_windows,
+    maskable_positions,
+    sum_masked,
     validate_masked,
-    words_of,
 )
+from chainrule.evaluation.masked_baseline import guess
 from chainrule.text import text_of, train_tokenizer
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.types import Vocabulary
@@ -34,7 +34,7 @@ LENGTH = 10
 
 
 def desk(lines: int = 12, **options: Any) -> tuple[Any, TokenStore, Tokenizer]:
-    """A small bert, every weight of which matters, a text, and its tokeniser."""
+    """A small bert whose weights all affect its output, a text, and its tokeniser."""
     tokenizer = train_tokenizer("char", text_of(pairs_text(50)))
     store = open_store(text_of(pairs_text(lines, seed=4)), tokenizer)
     torch.manual_seed(0)
@@ -46,13 +46,13 @@ def desk(lines: int = 12, **options: Any) -> tuple[Any, TokenStore, Tokenizer]:
     return model.eval(), store, tokenizer
 
 
-def measure_of(tokenizer: Tokenizer, first: int | None = None, **options: Any) -> Measure:
-    return Measure(masking_of(tokenizer, mask=None, first=first, **options), LENGTH, first)
+def protocol_of(tokenizer: Tokenizer, first: int | None = None, **options: Any) -> MaskedProtocol:
+    return MaskedProtocol(make_masking(tokenizer, mask=None, first=first, **options), LENGTH, first)
 
 
 @torch.no_grad()
 def naive_log_prob(model: Any, tokens: list[int], place: int, first: int | None) -> float:
-    """log p of one token of a text from the rest of its window, by itself."""
+    """log p of one token of a text given the rest of its window."""
     begin = place // LENGTH * LENGTH
     window = tokens[begin : begin + LENGTH]
     window[place - begin] = model.mask
@@ -66,9 +66,9 @@ def naive_log_prob(model: Any, tokens: list[int], place: int, first: int | None)
 def test_pseudo_likelihood_is_one_mask_at_a_time(first: int | None, most: int | None) -> None:
     model, store, tokenizer = desk(first=first)
     tokens = store.tokens.tolist()
-    assert len(tokens) % LENGTH, "the last window is to be a shorter one"
-    measure = measure_of(tokenizer, first)
-    found = evaluate_masked(model, store, tokenizer, measure, most=most)
+    assert len(tokens) % LENGTH, "the last window should be shorter"
+    protocol = protocol_of(tokenizer, first)
+    found = evaluate_masked(model, store, tokenizer, protocol, most=most)
     places = [place for place, token in enumerate(tokens) if token not in (tokenizer.eos, first)]
     if most:
         places = [places[number * len(places) // most] for number in range(most)]
@@ -82,14 +82,14 @@ def test_pseudo_likelihood_is_one_mask_at_a_time(first: int | None, most: int | 
 @torch.no_grad()
 def test_masked_accuracy_counts_where_the_true_word_is_among_the_best() -> None:
     model, store, tokenizer = desk(40)
-    measure = measure_of(tokenizer, rate=0.3)
-    found = validate_masked(model, store.tokens, measure)
+    protocol = protocol_of(tokenizer, rate=0.3)
+    found = validate_masked(model, store.tokens, protocol)
     nats, right, near, count = 0.0, 0, 0, 0
-    for batch in hidden_at_once(store.tokens, measure.masking, LENGTH):
+    for batch in mask_windows(store.tokens, protocol.masking, LENGTH):
         assert batch.weights_BT is not None
         logits_BSV = model.logits(batch.inputs_BT, torch.ones_like(batch.inputs_BT, dtype=torch.bool))
         for row, place in (batch.weights_BT > 0).nonzero().tolist():
-            assert int(batch.inputs_BT[row, place]) == model.mask  # nothing that is asked for is shown
+            assert int(batch.inputs_BT[row, place]) == model.mask  # no target is visible
             target, order = int(batch.targets_BT[row, place]), logits_BSV[row, place].argsort(descending=True).tolist()
             nats -= float(logits_BSV[row, place].log_softmax(0)[target])
             right, near, count = right + (order[0] == target), near + (target in order[:5]), count + 1
@@ -103,63 +103,63 @@ def test_masked_accuracy_counts_where_the_true_word_is_among_the_best() -> None:
     assert found.tokens == len(store)
 
 
-def test_the_same_words_are_hidden_every_time_and_all_windows_are_read() -> None:
+def test_the_same_words_are_masked_every_time_and_all_windows_are_read() -> None:
     _, store, tokenizer = desk(30)
-    measure = measure_of(tokenizer)
-    one, other = ([*hidden_at_once(store.tokens, measure.masking, LENGTH)] for _ in range(2))
+    protocol = protocol_of(tokenizer)
+    one, other = ([*mask_windows(store.tokens, protocol.masking, LENGTH)] for _ in range(2))
     assert all(torch.equal(a.inputs_BT, b.inputs_BT) for a, b in zip(one, other, strict=True))
     assert np.array_equal(np.concatenate([batch.targets_BT.numpy().ravel() for batch in one]), store.tokens)
 
 
-def test_figures_do_not_depend_on_how_much_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_do_not_depend_on_chunk_and_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     model, store, tokenizer = desk(20)
-    measure = measure_of(tokenizer)
-    batches = [*hidden_at_once(store.tokens, measure.masking, LENGTH)]
-    whole = tell(model, batches)
+    protocol = protocol_of(tokenizer)
+    batches = [*mask_windows(store.tokens, protocol.masking, LENGTH)]
+    whole = sum_masked(model, batches)
     monkeypatch.setattr("chainrule.evaluation.masked.CHUNK", 3)
-    parts = tell(model, batches)
+    parts = sum_masked(model, batches)
     assert parts[1:] == whole[1:]
     assert parts.nats == pytest.approx(whole.nats, rel=1e-6)
-    before = evaluate_masked(model, store, tokenizer, measure).pseudo_cross_entropy
+    before = evaluate_masked(model, store, tokenizer, protocol).pseudo_cross_entropy
     monkeypatch.setattr("chainrule.evaluation.masked.BATCH_TOKENS", 1)
-    assert evaluate_masked(model, store, tokenizer, measure).pseudo_cross_entropy == pytest.approx(before, rel=1e-5)
+    assert evaluate_masked(model, store, tokenizer, protocol).pseudo_cross_entropy == pytest.approx(before, rel=1e-5)
 
 
-def test_progress_tells_every_token_that_is_read() -> None:
+def test_progress_counts_every_token_that_is_read() -> None:
     model, store, tokenizer = desk()
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     evaluate_masked(
-        model, store, tokenizer, measure_of(tokenizer), most=9, progress=lambda *numbers: told.append(numbers)
+        model, store, tokenizer, protocol_of(tokenizer), most=9, progress=lambda *numbers: reports.append(numbers)
     )
-    assert told[-1][0] <= told[-1][1] == len(store) + 9 * LENGTH
-    assert told == sorted(told)
+    assert reports[-1][0] <= reports[-1][1] == len(store) + 9 * LENGTH
+    assert reports == sorted(reports)
 
 
-def test_the_protocol_says_that_it_is_no_probability() -> None:
+def test_the_protocol_states_that_it_is_not_a_probability() -> None:
     model, store, tokenizer = desk()
-    found = evaluate_masked(model, store, tokenizer, measure_of(tokenizer), most=20)
+    found = evaluate_masked(model, store, tokenizer, protocol_of(tokenizer), most=20)
     assert found.protocol == (
-        "masked accuracy: 15% of the tokens are hidden in windows of 10, always the same ones; pseudo-perplexity: 20 "
-        "tokens, evenly spread, are each hidden alone and told from the rest of the window, which is no probability of "
-        "the text and does not compare with the perplexity of a language model; <eos> is never hidden."
+        "masked accuracy: 15% of the tokens are masked in windows of 10, always the same ones; pseudo-perplexity: 20 "
+        "tokens, evenly spread, are each masked alone and predicted from the rest of the window, which is not a "
+        "probability of the text and does not compare with the perplexity of a language model; <eos> is never masked."
     )
-    assert "every token is hidden alone" in evaluate_masked(model, store, tokenizer, measure_of(tokenizer)).protocol
-    told = found.to_dict()
-    assert {name for name in told if "perplexity" in name or "entropy" in name} == {
+    assert "every token is masked alone" in evaluate_masked(model, store, tokenizer, protocol_of(tokenizer)).protocol
+    values = found.to_dict()
+    assert {name for name in values if "perplexity" in name or "entropy" in name} == {
         "pseudo_perplexity",
         "pseudo_cross_entropy",
         "masked_cross_entropy",
     }
-    assert "bits_per_byte" not in told
+    assert "bits_per_byte" not in values
     assert found.signature.startswith(f"tokens:{len(store)}|masks:0.15#0|words:tokens|window:10|data:")
 
 
-def test_a_text_without_words_has_its_sentence(tmp_path: Path) -> None:
+def test_a_text_without_words_is_an_error(tmp_path: Path) -> None:
     model, _, tokenizer = desk()
     with pytest.raises(DataError) as caught:
-        evaluate_masked(model, open_store(text_of("\n\n\n"), tokenizer), tokenizer, measure_of(tokenizer))
+        evaluate_masked(model, open_store(text_of("\n\n\n"), tokenizer), tokenizer, protocol_of(tokenizer))
     assert str(caught.value) == (
-        "the text has no word to hide, so there is nothing to measure; give a text with words."
+        "the text has no word to mask, so there is nothing to measure; give a text with words."
     )
 
 
@@ -171,7 +171,7 @@ def test_guesses_are_the_best_of_all_words() -> None:
     model = counted_model(vocabulary, order=3)
     tokens = np.random.default_rng(2).integers(0, 13, 40)
     masking = Masking(mask=13, vocab_size=13, special=(0,))
-    places = words_of(tokens, masking)
+    places = maskable_positions(tokens, masking)
     found = guess(model, tokens, places, masking, candidates=13)
     padded = [0, 0, *tokens.tolist(), 0, 0]
     for number, place in enumerate(places.tolist()):
@@ -182,7 +182,7 @@ def test_guesses_are_the_best_of_all_words() -> None:
             after_V, then = model.step(state, torch.tensor([word]))
             last_V, _ = model.step(then, torch.tensor([c]))
             scores.append(float(row_V[0, word] + after_V[0, c] + last_V[0, d]))
-        assert int(found.after_N[number]) == 1 + int(row_V[0, 1:].argmax())
-        assert scores[int(found.between_N[number]) - 1] == pytest.approx(max(scores), abs=1e-6)
+        assert int(found.after_M[number]) == 1 + int(row_V[0, 1:].argmax())
+        assert scores[int(found.between_M[number]) - 1] == pytest.approx(max(scores), abs=1e-6)
     few = guess(model, tokens, places, masking, candidates=1)
-    assert torch.equal(few.after_N, few.between_N)
+    assert torch.equal(few.after_M, few.between_M)

@@ -1,7 +1,4 @@
-"""A translator measured on pairs: forced scores, token accuracy and translations against a loop over single pairs.
-
-Legend: B batch, T time, S source time, V vocabulary, P pairs.
-"""
+"""Evaluation of translators: forced scores, token accuracy and translations against a loop over single pairs."""
 
 from __future__ import annotations
 
@@ -14,23 +11,22 @@ import pytest
 import torch
 
 from builders import TRANSLATORS, small_translator
-from chainrule.data.pairs import PairBatches, PairStore, pair_batch, pair_stores
+from chainrule.data.pairs import PairBatches, PairStore, pad_sources, pair_batch, pair_stores
 from chainrule.data.store import open_store
 from chainrule.decoding import Greedy, generate
+from chainrule.decoding.limits import length_limit
 from chainrule.errors import DataError
 from chainrule.evaluation import pairs as under_test
 from chainrule.evaluation.pairs import (
     evaluate_pairs,
-    force,
-    length_limit,
-    loss_of_batches,
-    scored_rows,
-    source_of,
+    mean_loss,
+    score_rows,
+    score_targets,
     translate_greedily,
 )
 from chainrule.models.translator import Given
 from chainrule.text import text_of, train_tokenizer
-from chainrule.types import Vocabulary
+from chainrule.types import Source, Vocabulary
 
 SOURCES = ["abc", "", "a", "cabbage", "badge", "dab", "face"]
 TARGETS = ["cab", "b", "", "egabbac", "e", "badx", "fxce"]  # x is unknown
@@ -59,16 +55,16 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that seven pairs come in several."""
+    """Split seven pairs into several batches and chunks."""
     monkeypatch.setattr(under_test, "BATCH_TOKENS", 20)
     monkeypatch.setattr(under_test, "CHUNK", 4)
 
 
 @torch.no_grad()
 def naive(model: Any, source: str, target: str) -> list[tuple[int, float, bool]]:
-    """Token, log p and whether it is the most probable, of each target token and `eos`, one step at a time."""
+    """Each target token and `eos` with its log p and whether it is the most probable one, step by step."""
     tokens_S = [*TOKENIZER.encode(source), EOS]
-    given = under_test.Source(torch.tensor([tokens_S]), torch.ones(1, len(tokens_S), dtype=torch.bool))
+    given = Source(torch.tensor([tokens_S]), torch.ones(1, len(tokens_S), dtype=torch.bool))
     state, before, found = model.start(given), EOS, []
     for token in [*TOKENIZER.encode(target), EOS]:
         (log_probs_V,), state = model.step(state, torch.tensor([before]))
@@ -81,18 +77,18 @@ def test_forced_scores_are_those_of_a_loop(model: Any) -> None:
     found = [naive(model, *pair) for pair in zip(SOURCES, TARGETS, strict=True)]
     every = [one for row in found for one in row]
     known = [one for one in every if one[0] != TOKENIZER.unk]
-    forced = force(model, store_of(SOURCES, TARGETS), TOKENIZER.unk)
-    assert (forced.tokens, forced.known) == (len(every), len(known)) == (27, 25)
-    assert forced.nats == pytest.approx(-sum(log_prob for _, log_prob, _ in every), rel=1e-5)
-    assert forced.known_nats == pytest.approx(-sum(log_prob for _, log_prob, _ in known), rel=1e-5)
-    assert forced.right == sum(right for _, _, right in every)
-    assert force(model, store_of(SOURCES, TARGETS), None)[2:4] == forced[:2]  # where nothing is unknown, all is known
+    forced = score_targets(model, store_of(SOURCES, TARGETS), TOKENIZER.unk)
+    assert (forced.every.tokens, forced.known.tokens) == (len(every), len(known)) == (27, 25)
+    assert forced.every.nats == pytest.approx(-sum(log_prob for _, log_prob, _ in every), rel=1e-5)
+    assert forced.known.nats == pytest.approx(-sum(log_prob for _, log_prob, _ in known), rel=1e-5)
+    assert forced.correct == sum(right for _, _, right in every)
+    assert score_targets(model, store_of(SOURCES, TARGETS), None).known == forced.every  # without <unk> all are known
 
 
 def test_scored_rows_are_those_of_a_loop_in_order(model: Any) -> None:
-    rows = scored_rows(model, store_of(SOURCES, TARGETS))
+    rows = score_rows(model, store_of(SOURCES, TARGETS))
     first = next(rows)
-    assert not torch.is_inference_mode_enabled()  # between two rows the caller's own mode holds
+    assert not torch.is_inference_mode_enabled()  # the caller's mode applies between rows
     found = [first, *rows]
     assert len(found) == len(SOURCES)
     for (tokens, log_probs), source, target in zip(found, SOURCES, TARGETS, strict=True):
@@ -106,14 +102,12 @@ def test_the_loss_of_batches_is_a_mean_over_all_tokens(model: Any) -> None:
     batches = PairBatches(store, np.arange(len(store)), 16, seed=0, shuffled=False)
     assert batches.per_epoch > 2
     model.train()
-    loss = loss_of_batches(model, (batches.batch(index)[0] for index in range(batches.per_epoch)))
-    assert model.training  # as it was before
+    loss = mean_loss(model, (batches.batch(index)[0] for index in range(batches.per_epoch)))
+    assert model.training  # restored
     every = [one for pair in zip(SOURCES, TARGETS, strict=True) for one in naive(model.eval(), *pair)]
     assert loss == pytest.approx(-sum(log_prob for _, log_prob, _ in every) / len(every), rel=1e-5)
     unweighted = pair_batch(store, np.array([0, 0]))._replace(weights_BT=None)
-    assert loss_of_batches(model, [unweighted]) == pytest.approx(
-        loss_of_batches(model, [pair_batch(store, np.array([0]))])
-    )
+    assert mean_loss(model, [unweighted]) == pytest.approx(mean_loss(model, [pair_batch(store, np.array([0]))]))
 
 
 def test_greedy_translations_are_those_of_single_lines_in_order(model: Any) -> None:
@@ -121,12 +115,12 @@ def test_greedy_translations_are_those_of_single_lines_in_order(model: Any) -> N
     found = translate_greedily(model, rows, source_eos=EOS, eos=EOS, rows=3)
     for row, tokens in zip(rows, found, strict=True):
         limit = length_limit(len(row), model.window)
-        alone = Given(model, source_of([row], EOS))
+        alone = Given(model, pad_sources([row], EOS))
         (best_T,) = generate(alone, eos=EOS, bos=EOS, max_new_tokens=limit, choose=Greedy())
         assert tokens == [token for token in best_T.tolist() if token != EOS]
 
 
-def test_a_limit_is_twice_the_source_and_some_within_the_window() -> None:
+def test_the_length_limit_follows_from_the_source_and_the_window() -> None:
     assert [length_limit(length, None) for length in (0, 10)] == [20, 40]
     assert [length_limit(length, 24) for length in (0, 10)] == [20, 23]
     assert length_limit(3, 2) == 1
@@ -135,10 +129,10 @@ def test_a_limit_is_twice_the_source_and_some_within_the_window() -> None:
 # The whole evaluation
 
 
-def test_an_evaluation_has_every_figure_and_says_how_it_was_made() -> None:
+def test_an_evaluation_has_every_figure_with_signature_and_protocol() -> None:
     model, store = translator("seq2seq-attention"), store_of(SOURCES, TARGETS)
     outputs = ["cab", "b", "", "egabbac", "e", "", "wrong"]
-    measured = evaluate_pairs(model, store, TOKENIZER, outputs, [TARGETS], found_by="greedy search")
+    measured = evaluate_pairs(model, store, TOKENIZER, outputs, [TARGETS], decoded_by="greedy search")
     every = [one for pair in zip(SOURCES, TARGETS, strict=True) for one in naive(model, *pair)]
     nats = -sum(log_prob for _, log_prob, _ in every)
     known = [log_prob for token, log_prob, _ in every if token != TOKENIZER.unk]
@@ -147,7 +141,7 @@ def test_an_evaluation_has_every_figure_and_says_how_it_was_made() -> None:
     assert measured.perplexity == pytest.approx(math.exp(nats / 27), rel=1e-5)
     assert measured.perplexity_without_oov == pytest.approx(math.exp(-sum(known) / len(known)), rel=1e-5)
     residue = store.target.residue_bits
-    assert residue > 0  # the unknown letters have to be spelled
+    assert residue > 0  # for the spelling of the unknown letters
     assert measured.bits_per_byte == pytest.approx((nats / math.log(2) + residue) / measured.bytes, rel=1e-5)
     assert measured.token_accuracy == pytest.approx(sum(right for _, _, right in every) / 27)
     assert measured.exact_match == pytest.approx(5 / 7)
@@ -157,26 +151,31 @@ def test_an_evaluation_has_every_figure_and_says_how_it_was_made() -> None:
         f"data:{source}+{target}|tokenizer:char#{TOKENIZER.fingerprint[:8]}|chainrule:"
     )
     assert measured.protocol == (
-        "7 sources translated by greedy search; 27 reference tokens, the <eos> of each line among them, scored given "
-        "their source and those before; bits per byte is of the references."
+        "7 sources translated by greedy search; 27 reference tokens, including the <eos> of each line, scored given "
+        "the source and the tokens before; bits per byte is that of the references."
     )
     assert set(measured.to_dict()) == {field.name for field in dataclasses.fields(measured)}
     keys = {"tokens", "oov", "bytes", "cross_entropy", "perplexity", "perplexity_without_oov", "bits_per_byte"}
     assert keys | {"signature", "bleu", "chrf", "rouge1", "rouge2", "rougeL"} <= set(measured.to_dict())
+    shown = measured.show().splitlines()
+    low, high = measured.bleu_interval
+    assert shown[0] == f"bleu                      {measured.bleu:.4f}"
+    assert f"bleu interval             {low:.2f} to {high:.2f}" in shown
+    assert shown[-1] == f"signature                 {measured.signature}"  # the protocol is printed separately
 
 
-def test_what_the_model_cannot_write_is_not_scored_and_what_it_cannot_read_is_cut() -> None:
+def test_long_references_are_not_scored_and_long_sources_are_cut() -> None:
     model = translator("seq2seq-transformer", context=6)
     sources, targets = ["abcdefg", "ab", "a"], ["abcde", "abcdef", "b"]
     measured = evaluate_pairs(
-        model, store_of(sources, targets), TOKENIZER, targets, [targets], found_by="greedy search"
+        model, store_of(sources, targets), TOKENIZER, targets, [targets], decoded_by="greedy search"
     )
     every = [*naive(model, "abcde", "abcde"), *naive(model, "a", "b")]
     assert (measured.tokens, measured.bytes, measured.sentences) == (8, 8, 3)
     assert measured.cross_entropy == pytest.approx(-sum(log_prob for _, log_prob, _ in every) / 8, rel=1e-5)
-    assert "(1 references are longer than the model can write, and not scored)" in measured.protocol
+    assert "(1 references are longer than the model can write and are not scored)" in measured.protocol
     with pytest.raises(DataError) as error:
-        evaluate_pairs(model, store_of(["a"], ["abcdef"]), TOKENIZER, ["a"], [["abcdef"]], found_by="greedy search")
+        evaluate_pairs(model, store_of(["a"], ["abcdef"]), TOKENIZER, ["a"], [["abcdef"]], decoded_by="greedy search")
     assert str(error.value) == (
         "every reference is longer than the 5 tokens that the model can write; give shorter pairs, or train with a "
         "larger model.context"

@@ -1,4 +1,4 @@
-"""The sum over a stream against a walk of one token at a time."""
+"""The formulas, and the sum over a stream against single steps."""
 
 from __future__ import annotations
 
@@ -12,14 +12,28 @@ from torch import Tensor, nn
 
 from chainrule.base.modes import evaluating
 from chainrule.evaluation import evaluate_tokens
-from chainrule.evaluation.perplexity import score_stream
+from chainrule.evaluation.perplexity import Likelihood, bits_per_byte, perplexity, score_stream
+from chainrule.types import Model
 from toy import TableModel, TablePrefix
 
 EOS = 0
 
 
-def walked(model: TableModel, stream: list[int]) -> float:
-    """-log p of a stream that begins afresh, by stepping through it alone."""
+def test_perplexity_is_exp_of_the_cross_entropy() -> None:
+    assert perplexity(math.log(8)) == pytest.approx(8)
+    assert perplexity(1e6) == perplexity(math.inf) == math.inf
+    assert math.isnan(perplexity(math.nan))
+    assert Likelihood(6.0, 4).cross_entropy == 1.5
+    assert math.isnan(Likelihood(0.0, 0).cross_entropy)
+
+
+def test_bits_per_byte_adds_the_residue() -> None:
+    assert bits_per_byte(math.log(2) * 20, 4, 6) == pytest.approx(4)
+    assert math.isnan(bits_per_byte(math.nan, 4, 6))
+
+
+def stepped_nats(model: TableModel, stream: list[int]) -> float:
+    """-log p of a stream, one step at a time."""
     state, before, nats = model.start(1), EOS, 0.0
     for token in stream:
         row_1V, state = model.step(state, torch.tensor([before]))
@@ -37,7 +51,7 @@ def random_stream(length: int, vocab: int = 7) -> np.ndarray:
 def test_every_token_is_scored_once_given_its_track(length: int, tracks: int, chunk: int) -> None:
     model, stream = TableModel(7, 3), random_stream(length)
     rows = np.array_split(stream, min(tracks, length))
-    expected = sum(walked(model, row.tolist()) for row in rows)
+    expected = sum(stepped_nats(model, row.tolist()) for row in rows)
     found = evaluate_tokens(model, stream, eos=EOS, tracks=tracks, chunk=chunk)
     assert found.tokens == length
     assert math.isclose(found.nats, expected, rel_tol=1e-6)
@@ -50,7 +64,7 @@ def test_the_state_is_carried_through_the_whole_stream() -> None:
     assert math.isclose(evaluate_tokens(model, stream, eos=EOS, chunk=7).nats, whole, rel_tol=1e-9)
 
 
-def test_an_empty_stream_costs_nothing() -> None:
+def test_an_empty_stream_has_no_nats() -> None:
     assert evaluate_tokens(TableModel(7), random_stream(0), eos=EOS) == (0.0, 0)
 
 
@@ -71,7 +85,7 @@ def test_tokens_come_with_their_own_scores() -> None:
 def test_memory_does_not_grow_with_the_stream(tmp_path: Path) -> None:
     shapes: set[tuple[int, ...]] = set()
 
-    class Watched(TableModel):
+    class RecordingModel(TableModel):
         def score(self, tokens_BT: Tensor, state: TablePrefix) -> tuple[Tensor, TablePrefix]:
             shapes.add(tuple(tokens_BT.shape))
             return torch.zeros(tokens_BT.shape), state
@@ -79,20 +93,20 @@ def test_memory_does_not_grow_with_the_stream(tmp_path: Path) -> None:
     path = tmp_path / "tokens.bin"
     path.write_bytes(bytes(1 << 21))
     stream = np.memmap(path, np.uint8, mode="r")
-    evaluate_tokens(Watched(7), stream, eos=EOS)
+    evaluate_tokens(RecordingModel(7), stream, eos=EOS)
     assert shapes == {(64, 256)}
 
 
 def test_progress_counts_tokens() -> None:
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     evaluate_tokens(
-        TableModel(7), random_stream(23), eos=EOS, tracks=4, chunk=2, progress=lambda *step: told.append(step)
+        TableModel(7), random_stream(23), eos=EOS, tracks=4, chunk=2, progress=lambda *step: reports.append(step)
     )
-    assert told == [(8, 23), (16, 23), (23, 23)]
+    assert reports == [(8, 23), (16, 23), (23, 23)]
 
 
-class Dropping(nn.Module):
-    """Scores with whether dropout and gradients are on."""
+class DropoutModel(nn.Module, Model):
+    """Its scores depend on whether dropout is on; they must need no gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,8 +121,8 @@ class Dropping(nn.Module):
         return log_probs_BT, None
 
 
-def test_dropout_is_off_inside_and_as_before_outside() -> None:
-    model = Dropping().train()
+def test_dropout_is_off_inside_and_restored_outside() -> None:
+    model = DropoutModel().train()
     assert evaluate_tokens(model, random_stream(5), eos=EOS) == (5.0, 5)
     assert model.training
     with pytest.raises(KeyError), evaluating(model):
@@ -118,9 +132,9 @@ def test_dropout_is_off_inside_and_as_before_outside() -> None:
     assert not torch.is_inference_mode_enabled()
 
 
-def test_a_part_that_is_in_training_rests_too() -> None:
+def test_a_submodule_in_training_mode_is_switched_too() -> None:
     model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout()).eval()
-    model[1].train()  # as when a finished model is put into a larger one
+    model[1].train()  # like a trained model inside a larger one
     with evaluating(model):
         assert not any(module.training for module in model.modules())
         assert torch.is_inference_mode_enabled()

@@ -24,7 +24,7 @@ SENTENCE = st.one_of(WESTERN, CHINESE, st.text(max_size=20), st.just(""))
 
 
 def official(name: str, output: str, reference: str) -> float:
-    """The same by the libraries, 0 to 1."""
+    """The score by sacreBLEU or rouge_score, 0 to 1."""
     if name == "bleu":
         return float((BLEU_ZH if is_chinese(reference) else BLEU_13A).sentence_score(output, [reference]).score) / 100
     if name == "chrf":
@@ -35,7 +35,7 @@ def official(name: str, output: str, reference: str) -> float:
 @pytest.mark.parametrize("name", REWARDS)
 @given(st.lists(st.one_of(st.tuples(SENTENCE, SENTENCE), SENTENCE.map(lambda text: (text, text))), max_size=6))
 @settings(max_examples=80, deadline=None)
-def test_rewards_are_the_libraries_own(name: str, pairs: list[tuple[str, str]]) -> None:
+def test_rewards_equal_the_libraries(name: str, pairs: list[tuple[str, str]]) -> None:
     outputs, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     rewards_N = MADE[name](outputs, references)
     expected_N = np.array([official(name, *pair) for pair in pairs])
@@ -46,7 +46,7 @@ def test_rewards_are_the_libraries_own(name: str, pairs: list[tuple[str, str]]) 
 
 @pytest.mark.parametrize("name", REWARDS)
 def test_batch_mates_change_nothing(name: str) -> None:
-    """Nor does the language of the others, nor what was rewarded before."""
+    """Neither do the languages of the others, nor earlier calls."""
     outputs = ["the cat sat on a mat", "我喜欢猫。", "", "the cat sat on a mat", "Ein Hund läuft über die Straße."]
     references = ["the cat is on the mat", "我喜欢狗。", "nothing", "我喜欢狗。", "Ein Hund rennt über eine Straße."]
     together = make_reward(name)(outputs, references)

@@ -1,4 +1,4 @@
-"""Statistics, intervals and paired tests against sacreBLEU, and against every outcome written out on tiny corpora."""
+"""Statistics, intervals and paired tests against sacreBLEU, and against enumeration on tiny corpora."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from chainrule.evaluation.significance import (
     Chrf,
     Metric,
     bootstrap,
-    fitting_tokenizer,
+    choose_bleu_tokenizer,
     interval,
     is_chinese,
     make_metric,
-    paired,
+    paired_test,
 )
 
 WORDS = [
@@ -86,7 +86,7 @@ def test_chrf_of_summed_statistics_is_sacrebleus(corpus: tuple[list[str], list[l
 
 
 def noisy(texts: Sequence[str], share: float, seed: int) -> list[str]:
-    """The texts with this share of words put in the place of others."""
+    """The texts with this share of the words replaced by others."""
     rng = random.Random(seed)
     return [" ".join(rng.choice(w) if rng.random() < share else x for x in w) for w in map(str.split, texts)]
 
@@ -113,7 +113,7 @@ def corpus_of(sentences: int) -> list[str]:
     return [" ".join(rng.choices(words, k=rng.randint(5, 15))) for _ in range(sentences)]
 
 
-def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     references = [corpus_of(50), noisy(corpus_of(50), 0.5, 1)]
     outputs = noisy(references[0], 0.3, 2)
     whole = [metric.table(outputs, references) for metric in (Bleu(), Chrf())]
@@ -124,7 +124,7 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("metric", [Bleu(), Chrf()], ids=["bleu", "chrf"])
 def test_bootstrap_scores_real_corpora(metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every resample is scored as sacreBLEU scores the corpus written out, even when few are drawn at a time."""
+    """Every resample has the score that sacreBLEU gives the resampled corpus, even if few are drawn at a time."""
     monkeypatch.setattr(significance, "_CELLS", 1)
     references, outputs = corpus_of(11), noisy(corpus_of(11), 0.3, 3)
     (scores,) = bootstrap(metric, [metric.table(outputs, [references])], 70, 5)
@@ -140,8 +140,8 @@ def test_interval_is_sacrebleus(ours: Metric, official: Any, monkeypatch: pytest
     references, outputs = corpus_of(40), noisy(corpus_of(40), 0.3, 4)
     low, high = interval(bootstrap(ours, [ours.table(outputs, [references])], 200, 99)[0])
     score = official.corpus_score(outputs, [references], n_bootstrap=200)
-    told = json.loads(score.format(width=6, signature=str(official.get_signature()), is_json=True))
-    assert (high - low) / 2 == pytest.approx(told["confidence_var"], abs=1e-4)  # sacreBLEU sums in float32
+    official_json = json.loads(score.format(width=6, signature=str(official.get_signature()), is_json=True))
+    assert (high - low) / 2 == pytest.approx(official_json["confidence_var"], abs=1e-4)  # sacreBLEU sums in float32
     assert low < score.score < high
 
 
@@ -161,7 +161,7 @@ def test_p_values_are_sacrebleus(
     a = noisy(references[0], 0.30, 5)
     for seed, share in enumerate((0.28, 0.33, 0.38, 0.5)):
         b = noisy(references[0], share, 10 + seed)
-        result = paired(a, b, references, metric=metric, test=test, resamples=100)
+        result = paired_test(a, b, references, metric=metric, test=test, resamples=100)
         official = {"m": BLEU() if metric == "bleu" else CHRF()}
         _, scores = PairedTest([("a", a), ("b", b)], official, references, test_type=short, n_samples=100)()
         (baseline, system) = next(found for name, found in scores.items() if name != "System")
@@ -174,7 +174,7 @@ OTHER = ["a x c x e", "f g h x j", "k l m n o p"]
 
 
 def tiny_difference(rows: Sequence[int] = (0, 1, 2), swaps: Sequence[int] = (0, 0, 0)) -> float:
-    """By how much sacreBLEU's chrF rises from the first to the second system on these rows, some of them swapped."""
+    """The difference in sacreBLEU's chrF of the two systems on these rows, some of them swapped."""
     systems, references, scores = (TINY[0], OTHER), TINY[1][0], []
     for system in (0, 1):
         outputs = [systems[system ^ swap][row] for row, swap in zip(rows, swaps, strict=True)]
@@ -186,8 +186,8 @@ def test_randomization_against_every_assignment() -> None:
     observed = tiny_difference()
     distances = np.abs([tiny_difference(swaps=swaps) for swaps in itertools.product((0, 1), repeat=3)])
     exact = np.mean(distances >= abs(observed) - 1e-9)
-    result = paired(TINY[0], OTHER, TINY[1], metric="chrf", test="randomization", resamples=20_000)
-    assert 2 / 8 <= exact < 1  # the outcome itself, and the one with all outputs swapped
+    result = paired_test(TINY[0], OTHER, TINY[1], metric="chrf", test="randomization", resamples=20_000)
+    assert 2 / 8 <= exact < 1  # the observed outcome, and the one with all outputs swapped
     assert result.p_value == pytest.approx(exact, abs=0.015)
     assert result.difference == pytest.approx(observed)
 
@@ -197,35 +197,37 @@ def test_bootstrap_against_every_resample() -> None:
     differences = np.array([tiny_difference(rows) for rows in itertools.product(range(3), repeat=3)])
     distances = np.abs(differences) - np.abs(differences).mean()
     exact = np.mean(distances > abs(observed))
-    result = paired(TINY[0], OTHER, TINY[1], metric="chrf", test="bootstrap", resamples=20_000)
+    result = paired_test(TINY[0], OTHER, TINY[1], metric="chrf", test="bootstrap", resamples=20_000)
     assert 0 < exact < 1
     assert result.p_value == pytest.approx(exact, abs=0.015)
-    # The rarest outcomes have probability 1/27, more than the fortieth that is left out.
+    # The rarest outcomes have probability 1/27, more than the 1/40 that is left out.
     assert result.interval == pytest.approx((differences.min(), differences.max()), abs=1e-9)
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomization"])
 def test_direction(test: str) -> None:
-    """b - a, for worse and for better; a system does not differ from itself."""
+    """The difference is b - a; a system does not differ from itself."""
     references = [corpus_of(80)]
     good, bad = noisy(references[0], 0.1, 1), noisy(references[0], 0.6, 2)
-    worse, better = paired(good, bad, references, test=test), paired(bad, good, references, test=test)
+    worse, better = paired_test(good, bad, references, test=test), paired_test(bad, good, references, test=test)
     assert worse.difference == -better.difference < 0
     assert worse.p_value < 0.01 > better.p_value
     assert worse.interval == pytest.approx([-bound for bound in reversed(better.interval)])
     assert better.interval[0] > 0
-    same = paired(good, good, references, test=test)
+    same = paired_test(good, good, references, test=test)
     assert (same.difference, same.p_value, same.interval) == (0.0, 1.0, (0.0, 0.0))
 
 
-def test_the_seed_makes_the_numbers() -> None:
+def test_the_seed_determines_the_numbers() -> None:
     references = [corpus_of(30)]
     a, b = noisy(references[0], 0.3, 1), noisy(references[0], 0.35, 2)
-    first, again, other = (paired(a, b, references, resamples=200, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (paired_test(a, b, references, resamples=200, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first.interval != other.interval
     assert "|bs:200|seed:1|" in first.signature
-    randomized = paired(a, b, references, resamples=200, seed=1, test="randomization", metric="chrf", lowercase=True)
+    randomized = paired_test(
+        a, b, references, resamples=200, seed=1, test="randomization", metric="chrf", lowercase=True
+    )
     assert randomized.signature.startswith("nrefs:1|bs:200|ar:200|seed:1|case:lc|eff:yes|nc:6|nw:0|space:no|version:")
     assert json.loads(json.dumps(randomized.to_dict()))["interval"] == list(randomized.interval)
 
@@ -245,7 +247,7 @@ def test_the_seed_makes_the_numbers() -> None:
 )
 def test_chinese_is_recognised(text: str, chinese: bool) -> None:
     assert is_chinese(text) == chinese
-    assert fitting_tokenizer([[text], [""]]) == ("zh" if chinese else "13a")
+    assert choose_bleu_tokenizer([[text], [""]]) == ("zh" if chinese else "13a")
 
 
 def test_metrics_by_name() -> None:
@@ -278,8 +280,8 @@ def test_errors() -> None:
     ]
     for kind, message, options in cases:
         with pytest.raises(kind) as caught:
-            paired(["a"], ["b"], [["a"]], **options)
+            paired_test(["a"], ["b"], [["a"]], **options)
         assert str(caught.value) == message
     with pytest.raises(DataError) as caught:
-        paired(["a", "b"], ["b"], [["a", "b"]])
+        paired_test(["a", "b"], ["b"], [["a", "b"]])
     assert str(caught.value).startswith("there are 1 outputs and 2 references:")

@@ -1,4 +1,4 @@
-"""Every token lies in exactly one place of the tracks."""
+"""Every token has exactly one position in the tracks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chainrule.errors import ConfigError
-from chainrule.evaluation.tracks import cut, track_count
+from chainrule.evaluation.tracks import cut_tracks, track_count
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_the_number_of_tracks_follows_from_the_tokens(tokens: int, count: int) -
 @given(tokens=st.integers(0, 60), count=st.integers(1, 9), size=st.integers(1, 70))
 def test_rows_joined_are_the_stream(tokens: int, count: int, size: int) -> None:
     stream = np.arange(100, 100 + tokens, dtype=np.uint16)
-    layout = cut(tokens, count)
+    layout = cut_tracks(tokens, count)
     rows: list[list[int]] = [[] for _ in range(layout.count)]
     copy = np.zeros_like(stream)
     for begin, end in layout.chunks(size):
@@ -39,7 +39,7 @@ def test_rows_joined_are_the_stream(tokens: int, count: int, size: int) -> None:
     assert [len(row) for row in rows] == sorted((len(row) for row in rows), reverse=True)
 
 
-def test_no_tracks_has_its_sentence() -> None:
+def test_zero_tracks_are_an_error() -> None:
     with pytest.raises(ConfigError) as caught:
-        cut(10, 0)
-    assert str(caught.value) == "tracks is 0, but a stream is walked in at least 1."
+        cut_tracks(10, 0)
+    assert str(caught.value) == "tracks is 0, but a stream needs at least 1."

@@ -1,4 +1,4 @@
-"""The measures of translations against sacreBLEU and rouge_score called directly, and against counts by hand."""
+"""Scores of translations against sacreBLEU and rouge_score called directly, and against counts by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation import rewards, significance, translation
-from chainrule.evaluation.translation import WordTokenizer, _common, measure, places_of
+from chainrule.evaluation.translation import WordTokenizer, _common_length, index_words, measure
 
 ROUGE = ["rouge1", "rouge2", "rougeL"]
 OUTPUTS = ["The cat sat on the mat .", "a Dog barks", "", "It costs 3,500 dollars.", "green men"]
@@ -31,7 +31,7 @@ MORE = ["the cat sat upon a mat.", "The dog barks.", "", "Price: $3,500", "green
 @pytest.mark.parametrize("references", [[REFERENCES], [REFERENCES, MORE]], ids=["one", "two"])
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("tokenizer", [None, "13a", "intl", "char", "none"])
-def test_figures_are_the_libraries_own(references: list[list[str]], lowercase: bool, tokenizer: str | None) -> None:
+def test_scores_equal_the_libraries(references: list[list[str]], lowercase: bool, tokenizer: str | None) -> None:
     found = measure(OUTPUTS, references, lowercase=lowercase, tokenizer=tokenizer, resamples=50)
     bleu = BLEU(lowercase=lowercase, tokenize=tokenizer, force=True)
     folded, chrf = BLEU(lowercase=True, tokenize=tokenizer, force=True), CHRF(lowercase=lowercase)
@@ -109,11 +109,11 @@ def test_common_subsequence_against_its_table(first: list[str], second: list[str
         for j, other in enumerate(second, 1):
             longest = max(table[i - 1, j], table[i, j - 1])
             table[i, j] = table[i - 1, j - 1] + 1 if one == other else longest
-    assert _common(first, places_of(second)) == table[-1, -1]
+    assert _common_length(first, index_words(second)) == table[-1, -1]
 
 
-def test_long_lines_have_room() -> None:
-    """100,000 characters in 20,000 words, of which the output lacks every tenth."""
+def test_long_lines_need_little_memory() -> None:
+    """100,000 characters in 20,000 words; the output lacks every tenth word."""
     words = [f"w{number % 1000:03}" for number in range(20_000)]
     kept = [word for place, word in enumerate(words) if place % 10]
     found = measure([" ".join(kept)], [[" ".join(words)]], resamples=1)
@@ -139,7 +139,7 @@ def test_nothing_and_all() -> None:
     assert everything.exact_match == 1
 
 
-def test_intervals_are_made_again_by_their_seed() -> None:
+def test_intervals_are_reproducible_by_their_seed() -> None:
     first, again, other = (measure(OUTPUTS, [REFERENCES], resamples=100, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first.chrf == other.chrf
@@ -168,16 +168,15 @@ def test_errors() -> None:
         ),
         (
             DataError,
-            "there are 2 outputs and 1 references: expected as many of one as of the other; "
-            "give files with the same number of lines.",
+            "there are 2 outputs and 1 references: expected equal numbers; give files with the same number of lines.",
             ["a", "b"],
             [["a"]],
             {},
         ),
         (
             DataError,
-            "there are 2 outputs and 3 references in set 2: expected as many of one as of the other; "
-            "give files with the same number of lines.",
+            "there are 2 outputs and 3 references in set 2: expected equal numbers; give files with the same "
+            "number of lines.",
             ["a", "b"],
             [["a", "b"], ["a", "b", "c"]],
             {},
@@ -212,7 +211,7 @@ def test_errors() -> None:
 
 @pytest.mark.parametrize("module", [translation, significance, rewards], ids=lambda module: module.__name__)
 def test_slow_libraries_are_imported_when_something_is_measured(module: ModuleType) -> None:
-    """They take tenths of a second, which every command would pay."""
+    """Importing them takes tenths of a second, which every command would pay."""
     imports = [
         node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.Import | ast.ImportFrom)
     ]

@@ -9,7 +9,16 @@ import pytest
 
 from chainrule.errors import DataError
 from chainrule.evaluation import vectors
-from chainrule.evaluation.vectors import analogies, nearest, norms_of, pearson, ranks, similarity, spearman, units
+from chainrule.evaluation.vectors import (
+    analogies,
+    nearest,
+    pearson,
+    ranks,
+    similarity,
+    spearman,
+    unit_vectors,
+    vector_norms,
+)
 
 WORDS = ["the", "king", "man", "queen", "woman", "King", "KING", "paris", "france", "rome", "italy"]
 WORDS += ["oslo", "norway", "tiger", "cat", "love", "sex"]
@@ -26,22 +35,22 @@ def some_vectors(count: int, width: int = 6, seed: int = 0) -> np.ndarray:
 def test_the_nearest_are_those_of_a_loop(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "BLOCK", block)
     table_VD, queries_QD = some_vectors(20), some_vectors(4, seed=1)
-    places_QK, cosines_QK = nearest(table_VD, norms_of(table_VD), queries_QD, 5)
-    for query_D, places_K, cosines_K in zip(queries_QD, places_QK, cosines_QK, strict=True):
+    indices_QK, cosines_QK = nearest(table_VD, vector_norms(table_VD), queries_QD, 5)
+    for query_D, indices_K, cosines_K in zip(queries_QD, indices_QK, cosines_QK, strict=True):
         cosines = [
             float(query_D @ row_D / np.linalg.norm(query_D) / np.linalg.norm(row_D)) for row_D in table_VD.astype(float)
         ]
         order = sorted(range(20), key=lambda place: -cosines[place])[:5]
-        assert places_K.tolist() == order
+        assert indices_K.tolist() == order
         assert cosines_K == pytest.approx([cosines[place] for place in order], abs=1e-6)
 
 
 def test_more_neighbours_than_words_and_vectors_of_length_zero() -> None:
     table_VD = np.array([[0, 0], [1, 0], [0, 0], [-2, 0]], np.float32)
-    places_QK, cosines_QK = nearest(table_VD, norms_of(table_VD), np.array([[3.0, 0]]), 9)
-    assert places_QK.tolist() == [[1, 0, 2, 3]]  # those alike in their order
+    indices_QK, cosines_QK = nearest(table_VD, vector_norms(table_VD), np.array([[3.0, 0]]), 9)
+    assert indices_QK.tolist() == [[1, 0, 2, 3]]  # ties in their order
     assert cosines_QK.tolist() == [[1, 0, 0, -1]]
-    assert units(table_VD).tolist() == [[0, 0], [1, 0], [0, 0], [-1, 0]]
+    assert unit_vectors(table_VD).tolist() == [[0, 0], [1, 0], [0, 0], [-1, 0]]
 
 
 # Correlation
@@ -136,14 +145,15 @@ def test_similarity_by_hand(tmp_path: Path) -> None:
     vectors_VD = np.zeros((len(WORDS), 2), np.float32)
     for word, vector in (("cat", (1, 0)), ("tiger", (2, 0)), ("love", (0, 3)), ("sex", (1, 1))):
         vectors_VD[WORDS.index(word)] = vector
-    told = similarity(WORDS, vectors_VD, path)
-    assert (told.pairs, told.oov) == (3, 0.25)
-    assert told.spearman == pytest.approx(spearman([8, 2.5, 2.5], [1, 0, 0.7071]))
-    assert told.to_dict() == {"pearson": told.pearson, "spearman": told.spearman, "pairs": 3, "oov": 0.25}
+    measured = similarity(WORDS, vectors_VD, path)
+    assert (measured.pairs, measured.oov) == (3, 0.25)
+    assert measured.spearman == pytest.approx(spearman([8, 2.5, 2.5], [1, 0, 0.7071]))
+    assert measured.to_dict() == {"pearson": measured.pearson, "spearman": measured.spearman, "pairs": 3, "oov": 0.25}
+    assert measured.show().splitlines()[2:] == ["similarity pairs     3", "similarity oov       0.2500"]
 
 
 def test_the_answer_is_none_of_the_three(tmp_path: Path) -> None:
-    """Neither the words themselves nor the same in another case."""
+    """Neither are the same words in another case."""
     path = tmp_path / "questions.txt"
     path.write_text(": family\nman king woman queen\n: places\nparis france rome Italy\nparis france rome berlin\n")
     vectors_VD = np.zeros((len(WORDS), 4), np.float32)
@@ -152,12 +162,16 @@ def test_the_answer_is_none_of_the_three(tmp_path: Path) -> None:
     rows |= {"rome": (0, 1, 0, 0), "italy": (0, 1, 0, 1)}
     for word, vector in rows.items():
         vectors_VD[WORDS.index(word)] = vector
-    told = analogies(WORDS, vectors_VD, path)
-    assert (told.correct, told.questions, told.skipped, told.accuracy) == (2, 2, 1, 1.0)
-    assert told.to_dict()["sections"] == [
+    measured = analogies(WORDS, vectors_VD, path)
+    assert (measured.correct, measured.questions, measured.skipped, measured.accuracy) == (2, 2, 1, 1.0)
+    assert measured.to_dict()["sections"] == [
         {"section": "family", "accuracy": 1.0, "correct": 1, "questions": 1},
         {"section": "places", "accuracy": 1.0, "correct": 1, "questions": 1},
     ]
+    assert measured.show() == (
+        "analogies accuracy   1.0000\nanalogies correct    2\nanalogies questions  2\nanalogies skipped    1\n"
+        "  family  1 of 1\n  places  1 of 1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,25 +180,25 @@ def test_the_answer_is_none_of_the_three(tmp_path: Path) -> None:
         (
             similarity,
             "cat\ttiger\t1\ncat\tlove\tmuch\n",
-            "line 2 is 'cat\\tlove\\tmuch'; expected word, word and score with tabs between; mend the line, or put a # "
-            "before it",
+            "line 2 is 'cat\\tlove\\tmuch'; expected word, word and score separated by tabs; correct the line, or put "
+            "a # before it",
         ),
         (
             similarity,
             "cat\tdog\t1\ncat\tlove\t2\n",
-            "1 of 2 pairs have words that the run knows; at least 2 are needed: take a run with more words, or another "
-            "file",
+            "both words are known in only 1 of 2 pairs, but at least 2 pairs are needed; use a run with more words, or "
+            "another file",
         ),
-        (analogies, "a b c d\n", "line 1 stands before the first section; begin one with a line ': name'"),
+        (analogies, "a b c d\n", "line 1 is before the first section; begin one with a line ': name'"),
         (
             analogies,
             ": x\na b c\n",
-            "line 2 has 3 words; a question has four, such as Athens Greece Oslo Norway",
+            "line 2 has 3 words; a question has four, as in Athens Greece Oslo Norway",
         ),
         (
             analogies,
             ": x\na b c d\n",
-            "none of the 1 questions has only words that the run knows; take a run with more words, or another file",
+            "none of the 1 questions has only known words; use a run with more words, or another file",
         ),
     ],
 )

@@ -19,8 +19,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chainrule.engines.ngram.estimate import Plan, estimate
-from chainrule.engines.ngram.table import Table
+from chainrule.engines.ngram.estimate import EstimationPlan, estimate
+from chainrule.engines.ngram.table import NgramTable
 from chainrule.errors import ConfigError, DataError
 from chainrule.interop.arpa.numbers import LONGEST, put_number, take_number
 from chainrule.interop.arpa.runs import Arpa, read_arpa, write_arpa
@@ -78,16 +78,16 @@ SMALL_QUERIES = ["a b", "a b c", "a b c a b", "c c a", "", "b", "a z b", "z", "a
 
 def table_of(
     lines: list[str], order: int, smoothing: str = "modified-kneser-ney", **options: Any
-) -> tuple[Table, list]:
+) -> tuple[NgramTable, list]:
     """The table of some lines of words, and the names of its tokens."""
     pieces = ["<unk>", "<eos>", *dict.fromkeys(" ".join(lines).split())]
     ids = [token for line in lines for token in [*map(pieces.index, line.split()), 1]]
     tokens = np.array(ids, np.uint16)
-    plan = Plan(order, smoothing, 1.0, options.pop("prune", ()), options.pop("across_lines", False), False)
+    plan = EstimationPlan(order, smoothing, 1.0, options.pop("prune", ()), options.pop("across_lines", False), False)
     return estimate(plan, tokens, tokens, eos=1, vocab_size=len(pieces)), pieces
 
 
-def score(table: Table, pieces: list[str], line: str) -> float:
+def score(table: NgramTable, pieces: list[str], line: str) -> float:
     """log10 p of a line and its end."""
     known = {piece: token for token, piece in enumerate(pieces)}
     ids = torch.tensor([[*(known.get(word, 0) for word in line.split()), 1]])
@@ -451,7 +451,7 @@ def test_penn_treebank_gives_kenlms_file(tmp_path: Path) -> None:
     pieces = ["<unk>", "<eos>", *dict.fromkeys(" ".join(lines).split())]
     known = {piece: token for token, piece in enumerate(pieces)}
     tokens = np.array([token for line in lines for token in [*map(known.__getitem__, line.split()), 1]], np.uint16)
-    plan = Plan(4, "modified-kneser-ney", 1.0, (), False, False)
+    plan = EstimationPlan(4, "modified-kneser-ney", 1.0, (), False, False)
     table = estimate(plan, tokens, tokens, eos=1, vocab_size=len(pieces))
     write_arpa(table, pieces, tmp_path / "x.arpa")
     assert_alike(parsed((tmp_path / "x.arpa").read_text()), golden("reference/kenlm/ptb2000.4.arpa.gz"))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import chainrule as cr
 from chainrule.interop.huggingface.runs import import_folder
 from chainrule.text.readers import text_of
-from chainrule.text.tokenizers.huggingface import TextTokenizer, keeps_newlines
+from chainrule.text.tokenizers.huggingface import ByteLevelTokenizer, keeps_newlines
 from chainrule.types import Batch
 from hf_folders import (
     ENGLISH,
@@ -94,7 +94,7 @@ def test_a_text_has_their_tokens_and_their_log_probability(tmp_path: Path) -> No
 @pytest.mark.parametrize("size", [7, 40, 200])
 def test_a_text_in_blocks_has_the_tokens_of_the_whole(size: int) -> None:
     made = byte_level()
-    tokenizer = TextTokenizer(made.to_str().encode(), end="<|endoftext|>")
+    tokenizer = ByteLevelTokenizer(made.to_str().encode(), end="<|endoftext|>")
     texts = text_of(TEXT)
     texts._block = size
     blocks = list(tokenizer.blocks(texts))

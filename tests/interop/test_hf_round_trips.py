@@ -14,6 +14,7 @@ from test_marian_folders import folder_of, marian
 from test_t5_folders import t5
 
 import chainrule as cr
+from chainrule.checkpoint.build import save_model
 from chainrule.interop.formats import export
 from chainrule.types import Batch, Source
 from hf_folders import CHINESE, ENGLISH, LINES, TEXT, byte_level, furthest, saved, sentence, stirred
@@ -53,7 +54,7 @@ def trained(texts: Path, out: Path, model: str, tokenizer: str, settings: dict[s
         warnings.simplefilter("ignore")  # a small text gives fewer subwords than were asked for
         run = cr.train(data, model=model, tokenizer=tokenizer, steps=2, out=out, settings=settings, **more, **options)
     stirred(run.model, 0.1)
-    run.folder.write_model(run.model)
+    save_model(run.folder, run.model)
     return run
 
 

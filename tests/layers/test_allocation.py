@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from chainrule.layers.attention.positions import sinusoidal_table
-from chainrule.layers.nonautoregressive.allocation import PLACES, REACH, Allocation, LengthGuess, Sinusoids, thinned
+from chainrule.layers.nonautoregressive.allocation import (
+    PLACES,
+    REACH,
+    Allocation,
+    LengthPredictor,
+    Sinusoids,
+    prune_weights,
+)
 
 
 def allocation(width: int = 6, encoded: int = 4, seed: int = 0) -> Allocation:
@@ -77,14 +84,14 @@ def test_a_row_does_not_depend_on_how_many_are_asked_for() -> None:
 
 def test_what_is_below_the_threshold_takes_no_part_and_the_largest_always_does() -> None:
     weights_BTS = torch.tensor([[[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]]])
-    torch.testing.assert_close(thinned(weights_BTS, 0.2)[0, 0], torch.tensor([0.625, 0.375, 0, 0]))
-    torch.testing.assert_close(thinned(weights_BTS, 0.9)[0], torch.tensor([[1.0, 0, 0, 0], [0.25] * 4]))
-    assert thinned(weights_BTS, 0.0) is weights_BTS
+    torch.testing.assert_close(prune_weights(weights_BTS, 0.2)[0, 0], torch.tensor([0.625, 0.375, 0, 0]))
+    torch.testing.assert_close(prune_weights(weights_BTS, 0.9)[0], torch.tensor([[1.0, 0, 0, 0], [0.25] * 4]))
+    assert prune_weights(weights_BTS, 0.0) is weights_BTS
 
 
 def test_a_weight_that_takes_no_part_gets_no_gradient() -> None:
     scores_S = torch.tensor([2.0, 1.0, -6.0], requires_grad=True)
-    thinned(scores_S.softmax(0)[None, None], 0.01)[0, 0, 0].backward()
+    prune_weights(scores_S.softmax(0)[None, None], 0.01)[0, 0, 0].backward()
     assert scores_S.grad is not None
     assert scores_S.grad[:2].abs().min() > 0.01
     assert abs(float(scores_S.grad[2])) < 1e-7  # what is left is normalised anew, so the softmax's own sum is cancelled
@@ -104,7 +111,7 @@ def test_sinusoids_grow_and_stay_what_they_were() -> None:
 
 def test_lengths_come_from_the_mean_of_what_is_no_padding() -> None:
     torch.manual_seed(0)
-    guess, encoded_BSE = LengthGuess(4, 3), torch.randn(2, 5, 4)
+    guess, encoded_BSE = LengthPredictor(4, 3), torch.randn(2, 5, 4)
     mask_BS = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
     scores_BL = guess(encoded_BSE, mask_BS)
     torch.testing.assert_close(scores_BL[0], guess.choose(encoded_BSE[0].mean(0)))
@@ -114,14 +121,14 @@ def test_lengths_come_from_the_mean_of_what_is_no_padding() -> None:
 
 def test_the_loss_of_a_length_is_that_of_its_difference() -> None:
     torch.manual_seed(0)
-    guess, scores_BL = LengthGuess(4, 3), torch.randn(4, 7)
+    guess, scores_BL = LengthPredictor(4, 3), torch.randn(4, 7)
     source_B, target_B = torch.tensor([5, 5, 5, 5]), torch.tensor([5, 4, 8, 100])  # the last is out of reach
     expected = -sum(float(scores_BL[row].log_softmax(0)[place]) for row, place in enumerate([3, 2, 6, 6]))
     assert float(guess.loss(scores_BL, source_B, target_B)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_best_lengths_are_those_of_the_highest_scores() -> None:
-    guess, source_B = LengthGuess(4, 2), torch.tensor([6, 1])
+    guess, source_B = LengthPredictor(4, 2), torch.tensor([6, 1])
     scores_BL = torch.tensor([[0.1, 0.5, 0.3, 0.9, 0.2], [0.9, 0.8, 0.1, 0.2, 0.3]])  # of -2, -1, 0, 1, 2
     assert guess.best(scores_BL, source_B).tolist() == [[7], [0]]
     assert guess.best(scores_BL, source_B, 3).tolist() == [[7, 5, 6], [0, 0, 3]]  # 1 - 2 is no length: 0

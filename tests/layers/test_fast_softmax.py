@@ -31,7 +31,7 @@ def made() -> tuple[FastSoftmax, Tensor]:
     return layer, torch.randn(3, 5, D, dtype=torch.float64)
 
 
-def memory_of(layer: FastSoftmax, encoded_ASD: Tensor, places_AS: Tensor | None) -> FastMemory:
+def make_memory(layer: FastSoftmax, encoded_ASD: Tensor, places_AS: Tensor | None) -> FastMemory:
     """Three sources of unequal length."""
     real_AS = torch.arange(5) < torch.tensor(LENGTHS)[:, None]
     added_A11S = torch.zeros(3, 5, dtype=torch.float64).masked_fill(~real_AS, -torch.inf)[:, None, None]
@@ -47,7 +47,7 @@ def naive(layer: FastSoftmax, h_D: Tensor, t: int, states: list[Tensor], places:
         c = layer.log_sharpness_H[head].exp()
         for x_D, s in zip(states, places, strict=True):
             score = (layer.project_query.weight[part] @ h_D) @ (layer.project_memory.weight[part] @ x_D)
-            bucket = int(relative_bucket(torch.tensor(s - t), BUCKETS, DISTANCE, both_ways=True))
+            bucket = int(relative_bucket(torch.tensor(s - t), BUCKETS, DISTANCE, bidirectional=True))
             omega = score / math.sqrt(E) + layer.table_UH[bucket, head] + layer.bias_H[head]
             exps.append((c * omega.tanh()).exp())
         values = [layer.project_memory.weight[D + head * E : D + head * E + E] @ x_D for x_D in states]
@@ -63,7 +63,7 @@ def naive(layer: FastSoftmax, h_D: Tensor, t: int, states: list[Tensor], places:
 def test_it_equals_the_formula_for_every_query(placed: bool, before: int, new: int, rows: int) -> None:
     layer, encoded_ASD = made()
     places_AS = PLACES if placed else torch.arange(5).expand(3, 5)
-    memory: FastMemory = memory_of(layer, encoded_ASD, PLACES if placed else None)
+    memory: FastMemory = make_memory(layer, encoded_ASD, PLACES if placed else None)
     memory = memory.map_tensors(lambda tensor: tensor.repeat_interleave(rows, 0))
     assert memory.rows == rows
     hidden_RTD = torch.randn(3 * rows, new, D, dtype=torch.float64)
@@ -94,7 +94,7 @@ def test_gradients_equal_finite_differences(placed: bool) -> None:
             self.layer = layer
 
         def forward(self, encoded_ASD: Tensor, hidden_ND: Tensor) -> Tensor:
-            memory = memory_of(self.layer, encoded_ASD, PLACES if placed else None)
+            memory = make_memory(self.layer, encoded_ASD, PLACES if placed else None)
             found: Tensor = self.layer(hidden_ND, memory, 0, 0)
             return found
 
@@ -122,7 +122,7 @@ def test_at_first_one_word_may_have_nearly_all_and_no_more_than_the_bound() -> N
 
 def test_rows_keep_their_sources() -> None:
     layer, encoded_ASD = made()
-    memory = memory_of(layer, encoded_ASD, PLACES)
+    memory = make_memory(layer, encoded_ASD, PLACES)
     widened = select_rows(memory, torch.tensor([0, 0, 1, 1, 2, 2]))
     assert widened.rows == 2
     assert widened.readings[0].key_AHES is memory.readings[0].key_AHES

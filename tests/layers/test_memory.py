@@ -21,7 +21,7 @@ H, S, E = 2, 5, 3
 MASK = torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] * 4 + [False]])
 
 
-def memory_of(sources: int, layers: int = 2, *, padded: bool = True) -> Memory:
+def make_memory(sources: int, layers: int = 2, *, padded: bool = True) -> Memory:
     """Random keys and values of some sources, in double precision."""
     generator = torch.Generator().manual_seed(sources)
     pairs = torch.randn(layers, 2, sources, H, S, E, generator=generator, dtype=torch.float64)
@@ -38,7 +38,7 @@ def by_row(memory: Memory) -> list[Tensor]:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_choice_of_rows_is_that_of_rows_with_a_copy_each(data: st.DataObject) -> None:
-    memory = memory_of(data.draw(st.integers(1, 4)), padded=data.draw(st.booleans()))
+    memory = make_memory(data.draw(st.integers(1, 4)), padded=data.draw(st.booleans()))
     expected = by_row(memory)
     for _ in range(data.draw(st.integers(1, 4))):
         rows = len(expected[0])
@@ -62,14 +62,14 @@ def test_any_choice_of_rows_is_that_of_rows_with_a_copy_each(data: st.DataObject
     ],
 )
 def test_a_source_is_kept_once_for_rows_that_stand_together(rows: list[int], sources: list[int], each: int) -> None:
-    memory = memory_of(3)
+    memory = make_memory(3)
     chosen = select_rows(memory, torch.tensor(rows))
     assert (chosen.count, chosen.rows) == (len(sources), each)
     assert torch.equal(chosen.pairs[1][0], memory.pairs[1][0][sources])
 
 
 def test_nothing_is_copied_while_the_sources_stay() -> None:
-    memory = memory_of(3)
+    memory = make_memory(3)
     wide = select_rows(memory, torch.arange(3).repeat_interleave(4))
     turned = select_rows(wide, torch.tensor([3, 3, 0, 1, 5, 6, 4, 4, 11, 10, 9, 8]))
     assert turned.rows == wide.rows == 4
@@ -87,7 +87,7 @@ def loops(query_E: Tensor, keys_SE: Tensor, values_SE: Tensor, seen: list[int], 
 @pytest.mark.parametrize("scale", [None, 1.0])
 @pytest.mark.parametrize(("each", "time", "padded"), [(1, 1, True), (1, 4, True), (3, 1, True), (2, 3, False)])
 def test_attention_to_the_source_is_its_formula(each: int, time: int, padded: bool, scale: float | None) -> None:
-    memory = select_rows(memory_of(3, padded=padded), torch.arange(3).repeat_interleave(each))
+    memory = select_rows(make_memory(3, padded=padded), torch.arange(3).repeat_interleave(each))
     generator = torch.Generator().manual_seed(0)
     query_RTHE = torch.randn(3 * each, time, H, E, generator=generator, dtype=torch.float64)
     query_ND = query_RTHE.view(-1, H * E)

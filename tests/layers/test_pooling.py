@@ -8,7 +8,7 @@ from itertools import pairwise, product
 import pytest
 import torch
 
-from chainrule.layers.crf import ChainField
+from chainrule.layers.crf import LinearChainCrf
 from chainrule.layers.encoders.encoders import make_encoder, shape_of
 from chainrule.layers.encoders.frozen_cache import RememberedStates
 from chainrule.layers.encoders.pooling import AttentionPooling, make_pooling
@@ -64,15 +64,15 @@ def test_attention_gradients() -> None:
 # The chain
 
 
-def chain() -> tuple[ChainField, torch.Tensor, torch.Tensor]:
+def chain() -> tuple[LinearChainCrf, torch.Tensor, torch.Tensor]:
     states_BTL, mask_BT = states()
-    field = ChainField(4).double()
+    field = LinearChainCrf(4).double()
     for parameter in field.parameters():
         torch.nn.init.normal_(parameter)
     return field, states_BTL, mask_BT
 
 
-def naive_score(field: ChainField, scores_TL: torch.Tensor, tags: tuple[int, ...]) -> float:
+def naive_score(field: LinearChainCrf, scores_TL: torch.Tensor, tags: tuple[int, ...]) -> float:
     total = float(field.begins_L[tags[0]] + field.ends_L[tags[-1]])
     total += sum(float(scores_TL[place, tag]) for place, tag in enumerate(tags))
     return total + sum(float(field.moves_LL[a, b]) for a, b in pairwise(tags))
@@ -96,7 +96,7 @@ def test_the_chain_by_enumeration() -> None:
 def test_a_chain_without_preferences_is_a_softmax() -> None:
     _, scores_BTL, mask_BT = chain()
     tags_BT = torch.randint(0, 4, (3, 5))
-    nats_B = ChainField(4).double().nats(scores_BTL, tags_BT, mask_BT)
+    nats_B = LinearChainCrf(4).double().negative_log_prob(scores_BTL, tags_BT, mask_BT)
     nats_BT = -scores_BTL.log_softmax(2).gather(2, tags_BT[:, :, None])[:, :, 0] * mask_BT
     torch.testing.assert_close(nats_B, nats_BT.sum(1))
 

@@ -194,9 +194,9 @@ def test_without_a_graph_single_steps_and_one_pass_equal_the_pass_with_one(kind:
 LENGTHS = torch.tensor([3, 7, 1, 6])
 
 
-def within(values_BTH: Tensor) -> list[Tensor]:
+def within(values_BTU: Tensor) -> list[Tensor]:
     """The rows without their padding."""
-    return [row_TH[:length] for row_TH, length in zip(values_BTH, LENGTHS.tolist(), strict=True)]
+    return [row_TU[:length] for row_TU, length in zip(values_BTU, LENGTHS.tolist(), strict=True)]
 
 
 @variants
@@ -236,7 +236,7 @@ PEERS = pytest.mark.parametrize(
 
 
 def packed(peer: nn.RNNBase, inputs_BTD: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """torch's own answer to rows of unequal lengths: hidden_BTH, and the last states, each (layers, B, H)."""
+    """torch's own answer to rows of unequal lengths: hidden_BTU, and the last states, each (layers, B, H)."""
     rows = nn.utils.rnn.pack_padded_sequence(inputs_BTD, LENGTHS, batch_first=True, enforce_sorted=False)
     hidden, last = peer(rows)
     return nn.utils.rnn.pad_packed_sequence(hidden, batch_first=True)[0], last if isinstance(last, tuple) else (last,)
@@ -303,8 +303,8 @@ def test_advancing_by_gates_equals_one_pass(kind: str, options: dict) -> None:
     whole = stack(inputs)
     state, steps = stack.start(3), []
     for gates_BG in stack.gates(inputs).unbind(0):
-        hidden_BH, state = stack.advance(gates_BG.clone(), state)
-        steps.append(hidden_BH)
+        hidden_BU, state = stack.advance(gates_BG.clone(), state)
+        steps.append(hidden_BU)
     stepped = torch.stack(steps, 1), state
     torch.testing.assert_close(stepped, whole)
     torch.testing.assert_close(
@@ -329,13 +329,13 @@ def test_variational_dropout_keeps_one_mask_over_time() -> None:
             parameter.zero_()
         first.bias_G.fill_(1.0)
         second.weight_input_GD.copy_(torch.eye(64))
-    hidden_BTH, _ = stack(torch.zeros(3, 5, 4))
-    assert set(hidden_BTH.unique().tolist()) == {0.0, 2.0}
-    assert torch.equal(hidden_BTH, hidden_BTH[:, :1].expand_as(hidden_BTH))
-    assert not torch.equal(hidden_BTH[0], hidden_BTH[1])
+    hidden_BTU, _ = stack(torch.zeros(3, 5, 4))
+    assert set(hidden_BTU.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(hidden_BTU, hidden_BTU[:, :1].expand_as(hidden_BTU))
+    assert not torch.equal(hidden_BTU[0], hidden_BTU[1])
     stack.variational = False
-    hidden_BTH, _ = stack(torch.zeros(3, 5, 4))
-    assert not torch.equal(hidden_BTH, hidden_BTH[:, :1].expand_as(hidden_BTH))
+    hidden_BTU, _ = stack(torch.zeros(3, 5, 4))
+    assert not torch.equal(hidden_BTU, hidden_BTU[:, :1].expand_as(hidden_BTU))
     stack.eval()
     assert torch.equal(stack(torch.zeros(3, 5, 4))[0], torch.ones(3, 5, 64))
 
@@ -425,11 +425,11 @@ def test_some_steps_by_the_kernel_are_those_of_the_loop(kind: str, options: dict
     before = torch.stack([part for layer in state for part in layer])
     lengths_B = torch.randint(1, 8, (rows,))
     for some in (None, lengths_B):
-        loop_BTH, loop_states = stack(inputs_BTD, state, some)  # a graph is wanted
+        loop_BTU, loop_states = stack(inputs_BTD, state, some)  # a graph is wanted
         with torch.no_grad():
-            kernel_BTH, kernel_states = stack(inputs_BTD, state, some)
+            kernel_BTU, kernel_states = stack(inputs_BTD, state, some)
         for row, length in enumerate([7] * rows if some is None else some.tolist()):
-            torch.testing.assert_close(kernel_BTH[row, :length], loop_BTH[row, :length].detach(), atol=2e-6, rtol=1e-5)
+            torch.testing.assert_close(kernel_BTU[row, :length], loop_BTU[row, :length].detach(), atol=2e-6, rtol=1e-5)
         for loop, kernel in zip(loop_states, kernel_states, strict=True):
             torch.testing.assert_close(kernel, tuple(part.detach() for part in loop), atol=2e-6, rtol=1e-5)
     assert torch.equal(before, torch.stack([part for layer in state for part in layer]))  # nobody wrote into it
@@ -446,12 +446,12 @@ def test_both_directions_by_the_kernel_are_those_of_the_loop(
     both = Bidirectional(kind, 5, 9, layers, dropout=0.5, **options).eval()
     inputs_BTD = 3 * torch.randn(rows, 7, 5)
     lengths_B = torch.randint(1, 8, (rows,)) if ragged else None
-    loop_BTH, loop_states = both(inputs_BTD, lengths_B)  # a graph is wanted
+    loop_BTU, loop_states = both(inputs_BTD, lengths_B)  # a graph is wanted
     with torch.no_grad():
-        kernel_BTH, kernel_states = both(inputs_BTD, lengths_B)
+        kernel_BTU, kernel_states = both(inputs_BTD, lengths_B)
     for row, length in enumerate([7] * rows if lengths_B is None else lengths_B.tolist()):
-        torch.testing.assert_close(kernel_BTH[row, :length], loop_BTH[row, :length].detach(), atol=2e-6, rtol=1e-5)
-        assert not kernel_BTH[row, length:].any()
+        torch.testing.assert_close(kernel_BTU[row, :length], loop_BTU[row, :length].detach(), atol=2e-6, rtol=1e-5)
+        assert not kernel_BTU[row, length:].any()
     for loop, kernel in zip(loop_states, kernel_states, strict=True):
         for one, other in zip(loop, kernel, strict=True):
             torch.testing.assert_close(other, one.detach(), atol=2e-6, rtol=1e-5)
@@ -460,8 +460,8 @@ def test_both_directions_by_the_kernel_are_those_of_the_loop(
 def test_the_kernel_bears_large_numbers() -> None:
     gates_BTG = torch.tensor([1e4, -1e4, 0.0, 80.0]).repeat_interleave(2).view(1, 1, 8)  # g i f o
     lstm = make_cell("lstm")
-    _, (_, cell_BH) = run(lstm, gates_BTG, torch.zeros(8, 2), None)
-    assert cell_BH.abs().max() < 1e-37
-    _, (last_BH, cell_BH) = run(lstm, -gates_BTG, torch.zeros(8, 2), None)
-    assert cell_BH.tolist() == [[-1.0, -1.0]]
-    assert last_BH.abs().max() < 1e-6  # σ(-80)
+    _, (_, cell_BU) = run(lstm, gates_BTG, torch.zeros(8, 2), None)
+    assert cell_BU.abs().max() < 1e-37
+    _, (last_BU, cell_BU) = run(lstm, -gates_BTG, torch.zeros(8, 2), None)
+    assert cell_BU.tolist() == [[-1.0, -1.0]]
+    assert last_BU.abs().max() < 1e-6  # σ(-80)

@@ -18,10 +18,10 @@ from chainrule.layers.attention.relative_positions import RelativePositions, rel
 SHAPES = [(32, 128), (8, 20), (4, 3), (33, 100), (32, 17), (64, 1000)]
 
 
-def defined_bucket(relative: int, buckets: int, distance: int, both_ways: bool) -> int:
+def defined_bucket(relative: int, buckets: int, distance: int, bidirectional: bool) -> int:
     """near + ⌊far · log(away/near) / log(distance/near)⌋ for `away` not near, found without a logarithm."""
     first, away = 0, max(-relative, 0)
-    if both_ways:
+    if bidirectional:
         buckets //= 2
         first, away = (buckets if relative > 0 else 0), abs(relative)
     near = buckets // 2
@@ -33,20 +33,20 @@ def defined_bucket(relative: int, buckets: int, distance: int, both_ways: bool) 
     return first + near + k
 
 
-@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("buckets", "distance"), SHAPES)
-def test_buckets_are_their_definition(buckets: int, distance: int, both_ways: bool) -> None:
+def test_buckets_are_their_definition(buckets: int, distance: int, bidirectional: bool) -> None:
     relative = torch.arange(-1200, 1201)
-    expected = [defined_bucket(int(r), buckets, distance, both_ways) for r in relative]
-    assert relative_bucket(relative, buckets, distance, both_ways=both_ways).tolist() == expected
+    expected = [defined_bucket(int(r), buckets, distance, bidirectional) for r in relative]
+    assert relative_bucket(relative, buckets, distance, bidirectional=bidirectional).tolist() == expected
 
 
-@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("buckets", "distance"), SHAPES)
-def test_buckets_are_those_of_t5(buckets: int, distance: int, both_ways: bool) -> None:
+def test_buckets_are_those_of_t5(buckets: int, distance: int, bidirectional: bool) -> None:
     relative = torch.arange(-5000, 5001)
-    theirs = T5Attention._relative_position_bucket(relative, both_ways, buckets, distance)
-    assert torch.equal(relative_bucket(relative, buckets, distance, both_ways=both_ways), theirs)
+    theirs = T5Attention._relative_position_bucket(relative, bidirectional, buckets, distance)
+    assert torch.equal(relative_bucket(relative, buckets, distance, bidirectional=bidirectional), theirs)
 
 
 def looked_up(positions: RelativePositions, new: int, before: int, buckets: int, distance: int) -> Tensor:
@@ -54,17 +54,17 @@ def looked_up(positions: RelativePositions, new: int, before: int, buckets: int,
     rows = []
     for query in range(before, before + new):
         for key in range(before + new):
-            if key > query and not positions.both_ways:
+            if key > query and not positions.bidirectional:
                 rows.append(torch.full((positions.table_UH.shape[1],), -math.inf))
             else:
-                rows.append(positions.table_UH[defined_bucket(key - query, buckets, distance, positions.both_ways)])
+                rows.append(positions.table_UH[defined_bucket(key - query, buckets, distance, positions.bidirectional)])
     return torch.stack(rows).view(1, new, before + new, -1).permute(0, 3, 1, 2)
 
 
 @pytest.mark.parametrize(("new", "before"), [(1, 0), (1, 8), (9, 0), (4, 5), (2, 1)])
-@pytest.mark.parametrize("both_ways", [True, False])
-def test_the_mask_holds_the_number_of_each_distance(both_ways: bool, new: int, before: int) -> None:
-    positions = RelativePositions(3, 8, 7, window=9, both_ways=both_ways)
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_the_mask_holds_the_number_of_each_distance(bidirectional: bool, new: int, before: int) -> None:
+    positions = RelativePositions(3, 8, 7, window=9, bidirectional=bidirectional)
     torch.nn.init.normal_(positions.table_UH)
     made, expected = positions(new, before), looked_up(positions, new, before, 8, 7)
     assert torch.equal(made, expected)
@@ -79,7 +79,7 @@ def test_the_mask_holds_the_number_of_each_distance(both_ways: bool, new: int, b
 
 def test_a_distance_within_the_single_buckets_has_its_sentence() -> None:
     with pytest.raises(ConfigError) as caught:
-        RelativePositions(2, 32, 16, window=9, both_ways=True)
+        RelativePositions(2, 32, 16, window=9, bidirectional=True)
     assert str(caught.value) == (
         "model.distance is 16 and model.buckets is 32: half of the buckets hold one distance each, "
         "so the distance must be above 16; raise model.distance or lower model.buckets"

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from builders import some_vocabulary
-from chainrule.layers.nonautoregressive.ctc import Slots, collapsed
+from chainrule.layers.nonautoregressive.ctc import Slots, collapse
 from chainrule.layers.outputs.base import OutputLayer
 from chainrule.layers.outputs.hierarchical import Hierarchical
 from chainrule.layers.outputs.softmax import Softmax
@@ -79,7 +79,7 @@ def test_the_best_filling_is_the_most_probable_of_each_slot(layer: type) -> None
     torch.manual_seed(2)
     output, slots = layer(layer.Config(), 6, some_vocabulary(5)).eval(), Slots(5, 6, 2)  # type: ignore[attr-defined]
     features_BUD, slots_B = torch.randn(30, 8, 6), torch.arange(30) % 9
-    expected = collapsed(table(slots, features_BUD, output).argmax(2), slots_B, 5)
+    expected = collapse(table(slots, features_BUD, output).argmax(2), slots_B, 5)
     assert slots.best(features_BUD, slots_B, output) == expected
     assert any(len(row) < count for row, count in zip(expected, slots_B.tolist(), strict=True))
 
@@ -97,14 +97,14 @@ def test_a_target_that_does_not_fit_counts_nothing() -> None:
 def test_what_is_left_of_filled_slots() -> None:
     filled_BU = torch.randint(0, 4, (50, 7), generator=torch.Generator().manual_seed(0))
     slots_B = torch.arange(50) % 8
-    found = collapsed(filled_BU, slots_B, 3)
+    found = collapse(filled_BU, slots_B, 3)
     for row, slots, tokens in zip(filled_BU.tolist(), slots_B.tolist(), found, strict=True):
         assert tokens == naive_collapse(tuple(row[:slots]), 3)
 
 
 def test_every_source_word_has_its_slots() -> None:
     torch.manual_seed(0)
-    slots, encoded_BSE = Slots(5, 6, 3), torch.randn(2, 4, 5)
+    slots, encoded_BSE = CtcHead(5, 6, 3), torch.randn(2, 4, 5)
     inputs_BUD = slots.inputs(encoded_BSE)
     assert inputs_BUD.shape == (2, 12, 6)
     for u in range(12):

@@ -47,7 +47,7 @@ def naive(layer: SourceAttention, h_H: Tensor, states: list[Tensor]) -> tuple[Te
 @scores
 def test_it_equals_the_formula_for_every_query(score: str) -> None:
     layer, encoded_ASE, hidden_RTH = made(score)
-    vector_RTH, weights_RTS = layer(hidden_RTH, layer.memory_of(encoded_ASE, MASK))
+    vector_RTH, weights_RTS = layer(hidden_RTH, layer.make_memory(encoded_ASE, MASK))
     for row, states_SE in enumerate(encoded_ASE):
         states = [e_E for e_E, real in zip(states_SE, MASK[row], strict=True) if real]
         for t in range(hidden_RTH.shape[1]):
@@ -60,8 +60,8 @@ def test_it_equals_the_formula_for_every_query(score: str) -> None:
 @scores
 def test_a_source_without_padding_needs_no_mask(score: str) -> None:
     layer, encoded_ASE, hidden_RTH = made(score)
-    masked = layer(hidden_RTH, layer.memory_of(encoded_ASE, torch.ones_like(MASK)))
-    torch.testing.assert_close(layer(hidden_RTH, layer.memory_of(encoded_ASE, None)), masked)
+    masked = layer(hidden_RTH, layer.make_memory(encoded_ASE, torch.ones_like(MASK)))
+    torch.testing.assert_close(layer(hidden_RTH, layer.make_memory(encoded_ASE, None)), masked)
 
 
 @scores
@@ -75,7 +75,7 @@ def test_gradients_equal_finite_differences(score: str) -> None:
             self.layer = layer
 
         def forward(self, encoded_ASE: Tensor, hidden_RTH: Tensor) -> tuple[Tensor, Tensor]:
-            return self.layer(hidden_RTH, self.layer.memory_of(encoded_ASE, MASK))
+            return self.layer(hidden_RTH, self.layer.make_memory(encoded_ASE, MASK))
 
     def run(encoded_ASE: Tensor, hidden_RTH: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
         given = {f"layer.{name}": weight for name, weight in zip(names, weights, strict=True)}
@@ -102,9 +102,9 @@ def test_additive_scores_in_pieces_equal_all_at_once(chunk: int, monkeypatch: py
 @scores
 def test_what_stands_in_padding_changes_nothing(score: str) -> None:
     layer, encoded_ASE, hidden_RTH = made(score)
-    before = layer(hidden_RTH, layer.memory_of(encoded_ASE, MASK))
+    before = layer(hidden_RTH, layer.make_memory(encoded_ASE, MASK))
     changed_ASE = torch.where(MASK[:, :, None], encoded_ASE, 1e3)
-    after = layer(hidden_RTH, layer.memory_of(changed_ASE, MASK))
+    after = layer(hidden_RTH, layer.make_memory(changed_ASE, MASK))
     assert torch.equal(before[0], after[0])
     assert torch.equal(before[1], after[1])
 
@@ -124,13 +124,13 @@ def test_what_stands_in_padding_changes_nothing(score: str) -> None:
 )
 def test_rows_of_one_source_share_it(score: str, picks: list[list[int]], sources: int, rows: int) -> None:
     layer, encoded_ASE, _ = made(score)
-    memory, origin = layer.memory_of(encoded_ASE, MASK), torch.arange(3)
+    memory, origin = layer.make_memory(encoded_ASE, MASK), torch.arange(3)
     for pick in picks:
         memory, origin = select_rows((memory, origin), torch.tensor(pick))
     assert isinstance(memory, SourceStates)
-    assert (len(memory.keys_ASX), len(memory.values_ASH), memory.rows) == (sources, sources, rows)
+    assert (len(memory.keys_ASX), len(memory.values_ASU), memory.rows) == (sources, sources, rows)
     hidden_RTH = torch.randn(len(origin), 4, H, dtype=torch.float64)
-    copied = layer(hidden_RTH, layer.memory_of(encoded_ASE[origin], MASK[origin]))
+    copied = layer(hidden_RTH, layer.make_memory(encoded_ASE[origin], MASK[origin]))
     torch.testing.assert_close(layer(hidden_RTH, memory), copied)
 
 

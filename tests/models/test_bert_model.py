@@ -15,7 +15,8 @@ import transformers
 from torch import Tensor
 
 from builders import some_tokens, some_vocabulary, stir
-from chainrule.checkpoint.folder import RunFolder, build_model, load_model, weights_of
+from chainrule.checkpoint.build import build_model, load_model, save_model, weights_of
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig
 from chainrule.errors import ConfigError
 from chainrule.models.bert import Bert
@@ -183,7 +184,7 @@ def test_what_is_saved_and_loaded_gives_identical_numbers(options: dict[str, Any
     model, folder = bert(vocabulary, **options), RunFolder(tmp_path / "run")
     folder.write_config(bert_config(**options))
     tokenizer.save(folder.path)
-    folder.write_model(model)
+    save_model(folder, model)
     assert "output.weight_VD" not in folder.read_weights()  # it is the table of words
     loaded: Any = load_model(folder, tokenizer)
     tokens_BS = some_tokens(2, 6) % tokenizer.vocab_size

@@ -10,10 +10,10 @@ import torch
 
 from chainrule.config import parse
 from chainrule.data.labels import LabelledTexts
-from chainrule.data.pairs import Rows
+from chainrule.data.rows import Rows
 from chainrule.data.tags import TaggedWords
 from chainrule.errors import ConfigError
-from chainrule.layers.encoders.encoders import shape_of
+from chainrule.layers.encoders.build import shape_of
 from chainrule.models.tagger import word_means
 from chainrule.objectives.labels import Labels as Objective
 from chainrule.registry import MODELS, OUTPUTS
@@ -155,7 +155,7 @@ def test_a_tagger_with_a_chain_uses_it() -> None:
     assert batch.weights_BT is not None
     kept_BT = batch.weights_BT > 0
     torch.testing.assert_close(
-        model.nats(outputs, batch), model.chain.nats(outputs.hidden_BTD, batch.targets_BT, kept_BT)
+        model.nats(outputs, batch), model.chain.negative_log_prob(outputs.hidden_BTD, batch.targets_BT, kept_BT)
     )
     assert torch.equal(model.choose(outputs, batch), model.chain.best(outputs.hidden_BTD, kept_BT))
 

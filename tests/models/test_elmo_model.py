@@ -13,7 +13,7 @@ from torch import Tensor
 
 import chainrule as cr
 from builders import pairs_text, small_config, small_model, some_tokens, some_vocabulary
-from chainrule.checkpoint.folder import build_model
+from chainrule.checkpoint.build import build_model
 from chainrule.errors import ConfigError
 from chainrule.layers.encoders.char_convolution import spell
 from chainrule.layers.encoders.elmo import Direction

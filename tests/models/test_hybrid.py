@@ -14,7 +14,7 @@ from torch import Tensor
 
 from builders import OUTPUT_LAYERS, small_translator, some_source, some_tokens
 from chainrule.errors import ConfigError
-from chainrule.layers.nonautoregressive.parallel_branch import glanced
+from chainrule.layers.nonautoregressive.parallel_branch import choose_revealed
 from chainrule.layers.outputs.mixed import NEVER
 from chainrule.objectives.likelihood import output_loss
 from chainrule.types import Batch, Source
@@ -290,10 +290,12 @@ def test_glancing_reveals_a_share_of_what_was_wrong() -> None:
     wrong_BT, lengths_B = torch.rand(40, 9) < 0.6, torch.randint(0, 10, (40,))
     held_BT = torch.arange(9) < lengths_B[:, None]
     for share in (0.0, 0.3, 0.5, 1.0):
-        shown_BT = glanced(wrong_BT, held_BT, share)
+        shown_BT = choose_revealed(wrong_BT, held_BT, share)
         assert not (shown_BT & ~held_BT).any()
         assert shown_BT.sum(1).tolist() == [round(int(n) * share) for n in (wrong_BT & held_BT).sum(1)]
-    times_T = torch.stack([glanced(torch.ones(1, 4) > 0, torch.ones(1, 4) > 0, 0.5)[0] for _ in range(400)]).sum(0)
+    times_T = torch.stack(
+        [choose_revealed(torch.ones(1, 4) > 0, torch.ones(1, 4) > 0, 0.5)[0] for _ in range(400)]
+    ).sum(0)
     assert all(150 < int(times) < 250 for times in times_T)  # every place is as likely
 
 
@@ -305,7 +307,7 @@ def test_glancing_counts_what_the_branch_gets_wrong(monkeypatch: pytest.MonkeyPa
         seen.append((wrong_BT, held_BT, share))
         return held_BT & (torch.arange(7) == 0)  # the first token of each row
 
-    monkeypatch.setattr("chainrule.models.hybrid_core.glanced", watched)
+    monkeypatch.setattr("chainrule.models.hybrid_core.choose_revealed", watched)
     extra = model(batch).extra
     ((wrong_BT, held_BT, share),) = seen
     lengths_B = batch.weights_BT.sum(1).long() - 1

@@ -17,7 +17,7 @@ from test_transformer import activation, layer_norm, turned, weights
 from torch import Tensor
 
 from builders import small_config, small_translator, some_source, some_tokens, some_vocabulary
-from chainrule.checkpoint.folder import build_model
+from chainrule.checkpoint.build import build_model
 from chainrule.decoding import beam_search
 from chainrule.errors import ConfigError
 from chainrule.interop.huggingface.marian import load_marian, marian_options, stream_order

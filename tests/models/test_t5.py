@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from builders import OUTPUT_LAYERS, some_tokens, some_vocabulary
-from chainrule.checkpoint.folder import build_model, load_weights, weights_of
+from chainrule.checkpoint.build import build_model, load_weights, weights_of
 from chainrule.config import RunConfig
 from chainrule.data.spans import SpanBatches
 from chainrule.decoding import Greedy, generate

@@ -9,7 +9,7 @@ import pytest
 
 from chainrule.base.arrays import write_arrays
 from chainrule.config import parse
-from chainrule.engines.word2vec.kernels import Options, Weights
+from chainrule.engines.word2vec.kernels import SweepOptions, Word2VecWeights
 from chainrule.errors import ConfigError, RunError
 from chainrule.models.word2vec import Word2Vec, Word2VecConfig
 
@@ -22,7 +22,7 @@ def some_model() -> Word2Vec:
         rows_VD[:, :3] = rng.normal(size=(len(rows_VD), 3))
     standing = {"step": 7, "loss": None}
     counts_V = np.array([9, 7, 5, 5])
-    return Word2Vec(Word2VecConfig(vector_size=3), Weights(*rows), np.arange(2, 6), counts_V, 6, standing)
+    return Word2Vec(Word2VecConfig(vector_size=3), Word2VecWeights(*rows), np.arange(2, 6), counts_V, 6, standing)
 
 
 def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_defaults_are_those_of_gensim() -> None:
 
 def test_the_plan_says_what_the_options_say() -> None:
     plan = Word2VecConfig(sg=1, hs=1, negative=0, window=7, cbow_mean=0, shrink_windows=False).plan(seed=3)
-    assert plan.options == Options(True, True, 0, 7, False, False)
+    assert plan.options == SweepOptions(True, True, 0, 7, False, False)
     assert (plan.sample, plan.exponent, plan.seed) == (1e-3, 0.75, 3)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from builders import some_tokens, some_vocabulary, stir
-from chainrule.checkpoint.folder import build_model
+from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.errors import ConfigError
 from chainrule.objectives.masked import Masked

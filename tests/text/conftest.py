@@ -19,7 +19,7 @@ KINDS += ("sentencepiece-char",)
 
 
 def _lower_casing() -> Tokenizer:
-    """A tokeniser that loses much: case, spacing, unknown words; and whose end token can be written in a line."""
+    """A tokeniser that loses case, spacing and unknown words, and whose end token can occur in a line."""
     from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
 
     vocabulary = {word: number for number, word in enumerate(["[UNK]", "[SEP]", "the", "cat", "sat", "a", "b", "##b"])}
@@ -54,7 +54,7 @@ def _lower_casing() -> Tokenizer:
 
 
 def _foreign() -> Tokenizer:
-    """A sentencepiece model with the library's own settings, which normalise and cannot spell every character."""
+    """A sentencepiece model with the library's default settings, which normalise and lack most characters."""
     import io
 
     import sentencepiece

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainrule.errors import DataError
-from chainrule.text.coding.adaptive import Choice, Flag
+from chainrule.text.coding.adaptive import AdaptiveChoice, AdaptiveFlag
 from chainrule.text.coding.coders import Coder, CostCoder, RangeDecoder, RangeEncoder
 
 
@@ -18,7 +18,7 @@ from chainrule.text.coding.coders import Coder, CostCoder, RangeDecoder, RangeEn
 def test_range_code_is_read_back_and_as_long_as_counted(dtype: type) -> None:
     generator = np.random.default_rng(0)
     weights_NV = generator.dirichlet(np.full(300, 0.05), size=400).astype(dtype)
-    weights_NV[:, 5] = 0  # impossible, yet coded
+    weights_NV[:, 5] = 0  # of weight 0, but coded
     symbols_N = np.array([generator.choice(300, p=row / row.sum()) for row in weights_NV.astype(float)], np.int32)
     symbols_N[::50] = 5
     cost, encoder = CostCoder(), RangeEncoder()
@@ -72,43 +72,44 @@ def _spell(coder: Coder, value: int | None) -> int:
 
 
 @given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 12))
-def test_choice_closed_form_equals_the_walk(values: list[int], most: int) -> None:
-    walked, counted, cost, encoder = Choice([0], most), Choice([0], most), CostCoder(), RangeEncoder()
+def test_choice_closed_form_equals_coding(values: list[int], max_values: int) -> None:
+    coded, counted = AdaptiveChoice([0], max_values), AdaptiveChoice([0], max_values)
+    cost, encoder = CostCoder(), RangeEncoder()
     spelled = 0
     for value in values:
-        assert walked.code(cost, value, _spell) == value
+        assert coded.code(cost, value, _spell) == value
         spelled += counted.add(value)
     assert counted.bits + 6 * spelled == pytest.approx(cost.bits, abs=1e-3)
-    writing = Choice([0], most)
+    writing = AdaptiveChoice([0], max_values)
     for value in values:
         writing.code(encoder, value, _spell)
-    reading, decoder = Choice([0], most), RangeDecoder(encoder.finish())
+    reading, decoder = AdaptiveChoice([0], max_values), RangeDecoder(encoder.finish())
     assert [reading.code(decoder, None, _spell) for _ in values] == values
 
 
 def test_choice_by_hand() -> None:
-    choice: Choice[str] = Choice(["a"])
+    choice: AdaptiveChoice[str] = AdaptiveChoice(["a"])
     assert [choice.add(value) for value in "abba"] == [0, 1, 0, 0]
     expected = [1 / 2, 1 / 3, 1 / 4, 2 / 5]  # a of {a:1, new:1}; new of {a:2, new:1}; b of {a:2, b:1, new:1}; a again
     assert choice.bits == pytest.approx(-sum(map(log2, expected)))
 
 
 def test_adding_many_equals_adding_one_by_one() -> None:
-    many, single = Choice(["a"], most=2), Choice(["a"], most=2)
+    many, single = AdaptiveChoice(["a"], max_values=2), AdaptiveChoice(["a"], max_values=2)
     for value, times in [("a", 3), ("b", 4), ("c", 5), ("b", 2), ("c", 1), ("a", 0)]:
         assert many.add(value, times) == sum(single.add(value) for _ in range(times))
     assert many.bits == pytest.approx(single.bits)
 
 
 @given(st.lists(st.booleans(), max_size=60))
-def test_flag_closed_form_equals_the_walk(values: list[bool]) -> None:
-    walked, counted, cost, encoder = Flag(), Flag(), CostCoder(), RangeEncoder()
+def test_flag_closed_form_equals_coding(values: list[bool]) -> None:
+    coded, counted, cost, encoder = AdaptiveFlag(), AdaptiveFlag(), CostCoder(), RangeEncoder()
     for value in values:
-        walked.code(cost, value)
+        coded.code(cost, value)
         counted.add(value)
     assert counted.bits == pytest.approx(cost.bits, abs=1e-3)
-    writing = Flag()
+    writing = AdaptiveFlag()
     for value in values:
         writing.code(encoder, value)
-    reading, decoder = Flag(), RangeDecoder(encoder.finish())
+    reading, decoder = AdaptiveFlag(), RangeDecoder(encoder.finish())
     assert [reading.code(decoder, None) for _ in values] == values

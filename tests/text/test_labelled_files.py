@@ -1,4 +1,4 @@
-"""Labelled files: what is read of them, and one sentence for each thing that can be wrong."""
+"""Labelled files: their content, and the message for each kind of error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 def names_of(labels: Labels) -> list[list[str]]:
-    """The labels of each text, read the slow way."""
+    """The labels of each text, by a loop."""
     begin, found = 0, []
     for end in labels.ends_P.tolist():
         found.append([labels.names[number] for number in labels.ids_N[begin:end].tolist()])
@@ -57,7 +57,7 @@ def test_a_header_names_the_columns_in_any_order(tmp_path: Path) -> None:
     assert example == Example(f"{path}, line 2", ("yes",), "q1", "q2")
 
 
-def test_pairs_and_packed_files(tmp_path: Path) -> None:
+def test_pairs_and_compressed_files(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv.gz"
     path.write_bytes(gzip.compress(b"1\twho ?\tthe cat\n0\twhere ?\tnow\n"))
     files = LabelledFiles([path])
@@ -75,20 +75,20 @@ def test_json_lines_with_fields_of_other_names(tmp_path: Path) -> None:
     assert files.paired
 
 
-def test_lists_make_several_labels(tmp_path: Path) -> None:
+def test_lists_give_any_number_of_labels(tmp_path: Path) -> None:
     records = [{"text": "a", "label": ["y", "x", "y"]}, {"text": "b", "label": []}, {"text": "c", "label": "x"}]
     labels = LabelledFiles([written(tmp_path, "a.jsonl", "\n".join(map(json.dumps, records)))]).labels()
     assert labels.multiple
     assert names_of(labels) == [["y", "x"], [], ["x"]]
 
 
-def test_a_bar_parts_labels_only_when_asked(tmp_path: Path) -> None:
+def test_a_bar_separates_labels_only_with_multi_label(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "x|y\ta\n\tb\n y \tc\n")
-    assert names_of(LabelledFiles([path], several=True).labels()) == [["x", "y"], [], ["y"]]
-    assert names_of(LabelledFiles([path], most=1).labels()) == [["x|y"]]
+    assert names_of(LabelledFiles([path], multi_label=True).labels()) == [["x", "y"], [], ["y"]]
+    assert names_of(LabelledFiles([path], max_examples=1).labels()) == [["x|y"]]
 
 
-def test_known_labels_keep_their_numbers(tmp_path: Path) -> None:
+def test_known_labels_keep_their_ids(tmp_path: Path) -> None:
     labels = LabelledFiles([written(tmp_path, "a.tsv", "b\tt\n")]).labels(["c", "b", "a"])
     assert labels.names == ("c", "b", "a")
     assert labels.ids_N.tolist() == [1]
@@ -123,7 +123,7 @@ BAD = [
         "a.jsonl",
         "{",
         "{path}, line 1: not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); "
-        "expected one object a line; repair the line.",
+        "expected one object per line; repair the line.",
     ),
     ("a.jsonl", "[1]", "{path}, line 1: got list; expected a JSON object with text and label."),
     (
@@ -157,24 +157,24 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "text", "sentence"), BAD)
-def test_what_is_wrong_is_told_in_a_sentence(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+def test_errors_in_labelled_texts(tmp_path: Path, name: str, text: str, sentence: str) -> None:
     path = written(tmp_path, name, text)
     with pytest.raises(DataError) as caught:
         LabelledFiles([path]).labels()
     assert str(caught.value) == sentence.replace("{path}", str(path))
 
 
-def test_a_label_that_training_never_saw(tmp_path: Path) -> None:
+def test_a_label_unseen_in_training(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "a\tt\nq\tu\n")
     with pytest.raises(DataError) as caught:
         LabelledFiles([path]).labels([*"abcdefghijkl"])
     assert str(caught.value) == (
-        f"{path}, line 2: the label 'q' does not come in the training data (found there: a, b, c, d, e, f, g, h, i, j "
+        f"{path}, line 2: the label 'q' does not occur in the training data (found there: a, b, c, d, e, f, g, h, i, j "
         "and 2 more); leave it out, or train with texts that have it."
     )
 
 
-def test_pairs_beside_single_texts(tmp_path: Path) -> None:
+def test_pairs_mixed_with_single_texts(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", '{"text":"a","label":"x","text_pair":"b"}\n{"text":"a","label":"x"}')
     with pytest.raises(DataError) as caught:
         list(lines_in(LabelledFiles([path]).texts))
@@ -236,21 +236,21 @@ def test_json_sentences(tmp_path: Path) -> None:
         (
             "a.jsonl",
             '{"text": "a b", "label": ["O"]}',
-            "{path}, line 1: 'text' is str; expected a list, one entry a word.",
+            "{path}, line 1: 'text' is str; expected a list with one entry per word.",
         ),
     ],
 )
-def test_what_is_wrong_with_sentences(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+def test_errors_in_tagged_sentences(tmp_path: Path, name: str, text: str, sentence: str) -> None:
     path = written(tmp_path, name, text)
     with pytest.raises(DataError) as caught:
         TaggedFiles([path]).labels()
     assert str(caught.value) == sentence.replace("{path}", str(path))
 
 
-# The built-in tasks
+# Built-in data
 
 
-def test_topics_are_many_and_apart(tmp_path: Path) -> None:
+def test_topics_have_many_texts_and_disjoint_splits(tmp_path: Path) -> None:
     splits = {split: topic_texts(split) for split in SPLITS}
     assert sum(map(len, splits.values())) >= 1500
     assert all({topic for topic, _ in texts} == set(TOPICS) for texts in splits.values())
@@ -263,11 +263,11 @@ def test_topics_are_many_and_apart(tmp_path: Path) -> None:
     assert [name for (name,) in names_of(labels)] == [topic for topic, _ in splits["test"]]
 
 
-def test_tagged_phrases_are_tagged_right(tmp_path: Path) -> None:
+def test_tagged_phrases_have_valid_tags(tmp_path: Path) -> None:
     for words, tags in tagged_sentences(300):
         assert len(words) == len(tags)
         for before, tag in zip(["O", *tags], tags, strict=False):
-            assert not tag.startswith("I-") or before[2:] == tag[2:]  # what goes on has begun
+            assert not tag.startswith("I-") or before[2:] == tag[2:]  # an inside tag follows one of its kind
         dated = {word for word, tag in zip(words, tags, strict=True) if tag.endswith("PRICE")}
         assert not dated & {"January", "morning"}
     paths = write_tagged_phrases(tmp_path, {"train": 20, "valid": 5, "test": 5})

@@ -11,7 +11,7 @@ import pytest
 from chainrule.errors import DataError
 from chainrule.text.formats.pairs import Pairs, hold_pairs, open_pairs, part_of, prefixed
 from chainrule.text.readers import Texts, lines_in
-from chainrule.text.sources import Source
+from chainrule.text.sources import TextSource
 
 EN = ["a dog", "two cats", "", "one bird"]
 DE = ["ein Hund", "zwei Katzen", "nichts", "ein Vogel"]
@@ -31,8 +31,8 @@ def lines_of(pairs: Pairs) -> tuple[list[str], list[str]]:
 
 
 def in_blocks(lines: list[str], block: int) -> Texts:
-    """A text that is read in very small blocks, so that lines come in several."""
-    return Texts([Source("text", lambda: iter([text(lines).encode()]))], block=block)
+    """A text that is read in very small blocks, so that lines span several."""
+    return Texts([TextSource("text", lambda: iter([text(lines).encode()]))], block=block)
 
 
 @pytest.fixture
@@ -53,14 +53,14 @@ def test_tab_separated_lines_are_the_same_pairs(tmp_path: Path) -> None:
     assert pairs.name == str(path)
 
 
-def test_a_tab_separated_file_may_be_of_windows_have_more_columns_and_lack_its_last_newline(tmp_path: Path) -> None:
+def test_a_tab_separated_file_may_have_crlf_line_ends_more_columns_and_no_last_newline(tmp_path: Path) -> None:
     path = write(tmp_path / "TRAIN.TSV", "a\tb\r\nc\td\tnote\r\n\te\t\r\nf\tg")
     assert lines_of(open_pairs([path])) == (["a", "c", "", "f"], ["b", "d", "e", "g"])
 
 
-def test_json_lines_are_the_same_pairs_whatever_their_fields_are_called(tmp_path: Path) -> None:
+def test_json_lines_with_any_field_names_are_the_same_pairs(tmp_path: Path) -> None:
     records = [{"en": en, "de": de, "id": 1} for en, de in zip(EN, DE, strict=True)]
-    path = write(tmp_path / "train.jsonl", "\n\n".join(map(json.dumps, records)) + "\n \n")  # blank lines are nothing
+    path = write(tmp_path / "train.jsonl", "\n\n".join(map(json.dumps, records)) + "\n \n")  # blank lines are skipped
     assert lines_of(open_pairs([path], fields=("en", "de"))) == (EN, DE)
     assert lines_of(open_pairs([path], fields=("de", "en"))) == (DE, EN)
 
@@ -70,18 +70,18 @@ def test_a_newline_inside_a_json_text_is_a_space(tmp_path: Path) -> None:
     assert lines_of(open_pairs([path])) == (["one two"], ["eins "])
 
 
-def test_packed_files_are_unpacked(tmp_path: Path, two_files: list[Path]) -> None:
-    packed = [Path(f"{path}.gz") for path in two_files]
-    for path, plain in zip(packed, two_files, strict=True):
+def test_compressed_files_are_decompressed(tmp_path: Path, two_files: list[Path]) -> None:
+    compressed = [Path(f"{path}.gz") for path in two_files]
+    for path, plain in zip(compressed, two_files, strict=True):
         path.write_bytes(gzip.compress(plain.read_bytes()))
-    assert lines_of(open_pairs(packed)) == (EN, DE)
+    assert lines_of(open_pairs(compressed)) == (EN, DE)
     table = tmp_path / "train.tsv.gz"
     table.write_bytes(gzip.compress(b"a\tb\nc\td\n"))
     assert hold_pairs(table)
     assert lines_of(open_pairs([table])) == (["a", "c"], ["b", "d"])
 
 
-def test_several_files_of_pairs_are_one_after_the_other(tmp_path: Path) -> None:
+def test_several_files_of_pairs_are_concatenated(tmp_path: Path) -> None:
     first = write(tmp_path / "a.tsv", "a\tb\nc\td")  # lines never run together
     second = write(tmp_path / "b.jsonl", json.dumps({"source": "e", "target": "f"}))
     pairs = open_pairs([first, second])
@@ -89,7 +89,7 @@ def test_several_files_of_pairs_are_one_after_the_other(tmp_path: Path) -> None:
     assert pairs.name == f"{first} and 1 more"
 
 
-def test_the_name_tells_which_files_hold_both_sides() -> None:
+def test_files_with_both_sides_are_known_by_name() -> None:
     assert [name for name in ("a.tsv", "a.TSV", "a.jsonl.zst", "a.ndjson", "a.tsv.xz") if not hold_pairs(name)] == []
     assert [name for name in ("a.txt", "train.en", "tsv", "a.tsv.txt", "-", "a.gz") if hold_pairs(name)] == []
 
@@ -130,13 +130,13 @@ def test_a_missing_field_is_named_with_the_option_that_names_another(tmp_path: P
     )
 
 
-def test_what_is_no_json_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", '{"source": "a", "target": "b"}\nc\td\n')
     with pytest.raises(DataError, match="line 2: not JSON"):
         list(lines_in(open_pairs([path]).source))
 
 
-def test_missing_and_empty_files_are_told(tmp_path: Path, two_files: list[Path]) -> None:
+def test_missing_and_empty_files_are_errors(tmp_path: Path, two_files: list[Path]) -> None:
     for paths in ([tmp_path / "train.tsv"], [two_files[0], tmp_path / "train.da"]):
         with pytest.raises(DataError) as error:
             open_pairs(paths)
@@ -152,16 +152,16 @@ def test_missing_and_empty_files_are_told(tmp_path: Path, two_files: list[Path])
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 1 << 20])
 @pytest.mark.parametrize("lines", [EN, ["", "", "x"], ["one long line"], ["a", ""]])
-def test_a_prefix_stands_before_every_source_but_those_that_are_empty(lines: list[str], block: int) -> None:
+def test_every_source_that_is_not_empty_is_prefixed(lines: list[str], block: int) -> None:
     pairs = Pairs(in_blocks(lines, block), in_blocks(lines, block))
-    told = prefixed(pairs, "task: ")
-    assert list(lines_in(told.source)) == ["task: " + line if line else "" for line in lines]
-    assert list(lines_in(told.target)) == lines
-    assert b"".join(piece.data for piece in told.source.blocks()).endswith(b"\n")
+    changed = prefixed(pairs, "task: ")
+    assert list(lines_in(changed.source)) == ["task: " + line if line else "" for line in lines]
+    assert list(lines_in(changed.target)) == lines
+    assert b"".join(piece.data for piece in changed.source.blocks()).endswith(b"\n")
 
 
 def test_a_prefix_adds_no_newline_at_the_end() -> None:
-    bare = Texts([Source("text", lambda: iter([b"a\nb"]))])
+    bare = Texts([TextSource("text", lambda: iter([b"a\nb"]))])
     assert b"".join(block.data for block in prefixed(Pairs(bare, bare), "> ").source.blocks()) == b"> a\n> b"
 
 

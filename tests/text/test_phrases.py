@@ -1,4 +1,4 @@
-"""Built-in phrases: every writing is read back by parsers that know nothing of the spellers."""
+"""Built-in phrases: every writing is read back by independent parsers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ DE_HOURS = {
 ZH_HOURS = {"凌晨": range(6), "上午": range(6, 12), "中午": (12,), "下午": range(13, 18), "晚上": range(18, 24)}
 
 
-# The parsers: a line -> what it means, or None where it is of another kind
+# Parsers: a line -> its meaning, or None if it is of another kind
 
 
 def number_en(line: str) -> int:
@@ -130,7 +130,7 @@ def day_of(line: str, style: str) -> date | None:
 
 
 def on_the_day(face_minutes: int, hours: range | tuple[int, ...]) -> time:
-    """The one time in a part of the day at which a clock's hands stand so."""
+    """The only time in a part of the day that a clock face shows like this."""
     fits = [time(hour, face_minutes % 60) for hour in hours if (hour - face_minutes // 60) % 12 == 0]
     assert len(fits) == 1
     return fits[0]
@@ -202,7 +202,7 @@ NUMBER_OF = {"en": number_en, "de": number_de, "zh": number_zh, "digits": number
 
 
 def understand(line: str, style: str) -> Meaning:
-    """What a line means, whatever its kind."""
+    """The meaning of a line of any kind."""
     for parse in (price_of, day_of, time_of):
         meaning = parse(line, style)
         if meaning is not None:
@@ -211,7 +211,7 @@ def understand(line: str, style: str) -> Meaning:
 
 
 def chinese_from_digits(number: int) -> str:
-    """Sign by sign: every digit with its unit, then what is not said is struck out."""
+    """Character by character: every digit with its unit, then superfluous zeros are removed."""
     sections = []
     for section in (number // 10_000, number % 10_000):
         digits = zip(f"{section:04}", "千百十 ", strict=True)
@@ -232,7 +232,7 @@ def test_numbers_are_read_back(language: str) -> None:
         assert spell(number, language) == writings(number, language)[0]
 
 
-def test_chinese_numbers_equal_those_made_sign_by_sign() -> None:
+def test_chinese_numbers_equal_those_built_digit_by_digit() -> None:
     for number in NUMBERS:
         assert spell(number, "zh") == chinese_from_digits(number)
 
@@ -349,7 +349,7 @@ def test_a_number_out_of_reach_is_refused(number: int) -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), permutations(STYLES, 2))
-def test_the_target_follows_from_what_the_source_means(source: str, target: str) -> None:
+def test_the_target_has_the_meaning_of_the_source(source: str, target: str) -> None:
     targets: dict[Meaning, str] = {}
     for line, translation in phrase_pairs(source, target, 2000):
         meaning = understand(line, source)
@@ -382,13 +382,13 @@ def test_numbers_are_drawn_log_uniformly() -> None:
         assert abs(share - 1 / 6) < 0.02, digits
 
 
-def test_every_writing_of_a_meaning_is_drawn_alike() -> None:
+def test_every_writing_of_a_meaning_is_equally_likely() -> None:
     lines = [line for line, _ in phrase_pairs("en", "de", 21_000) if re.search(r"\d{4}$", line)]
     for pattern in (r"\d+ \w+ \d+", r"\w+ \d+, \d+", r"the .*"):
         assert abs(sum(bool(re.fullmatch(pattern, line)) for line in lines) / len(lines) - 1 / 3) < 0.03
 
 
-def test_the_seed_decides_and_the_target_does_not() -> None:
+def test_sources_depend_on_the_seed_and_not_on_the_target() -> None:
     first = list(phrase_pairs("de", "en", 500, seed=7))
     assert first == list(phrase_pairs("de", "en", 500, seed=7))
     assert first[:100] == list(phrase_pairs("de", "en", 100, seed=7))
@@ -410,7 +410,7 @@ def test_the_example_of_the_module_is_true() -> None:
         ("en", "de", 200_001, "cannot make 200001 pairs of phrases: ask for 0 to 200000"),
     ],
 )
-def test_what_cannot_be_made_is_refused_at_once(source: str, target: str, count: int, message: str) -> None:
+def test_impossible_requests_are_refused_at_once(source: str, target: str, count: int, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         phrase_pairs(source, target, count)
     assert str(caught.value) == message
@@ -425,7 +425,7 @@ def read_pairs(paths: tuple[Path, Path]) -> list[tuple[str, str]]:
     return list(zip(*sides, strict=True))
 
 
-def test_the_splits_share_out_the_pairs(tmp_path: Path) -> None:
+def test_the_splits_partition_the_pairs(tmp_path: Path) -> None:
     paths = write_phrase_pairs(tmp_path / "new", "en", "de")
     assert paths["test"] == (tmp_path / "new" / "test.en", tmp_path / "new" / "test.de")
     splits = {name: read_pairs(both) for name, both in paths.items()}
@@ -434,7 +434,7 @@ def test_the_splits_share_out_the_pairs(tmp_path: Path) -> None:
     assert len({line for line, _ in together}) == 21_000
     stream = list(phrase_pairs("en", "de", 21_000))
     assert sorted(together) == sorted(stream)
-    early = set(stream[:10_500])  # all splits are of one distribution: each has early and late pairs alike
+    early = set(stream[:10_500])  # all splits have one distribution: each has as many early as late pairs
     assert all(abs(sum(pair in early for pair in pairs) / len(pairs) - 0.5) < 0.07 for pairs in splits.values())
 
 

@@ -1,4 +1,4 @@
-"""Reading: every kind of source gives its exact bytes, and every bad one its sentence."""
+"""Reading: every kind of source gives its exact bytes, and every bad one its message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from chainrule.errors import DataError
 from chainrule.text import Piece, Texts, open_texts, text_of
-from chainrule.text.sources import Source
+from chainrule.text.sources import TextSource
 
 
 def content(texts: Texts) -> bytes:
@@ -25,12 +25,12 @@ def content(texts: Texts) -> bytes:
 
 
 def in_blocks(data: bytes, block: int, chunk: int = 7) -> Texts:
-    """A text that comes in small chunks and goes out in small blocks."""
+    """A text that is read in small chunks and split into small blocks."""
     chunks = [data[start : start + chunk] for start in range(0, len(data), chunk)]
-    return Texts([Source("text", lambda: iter(chunks))], block=block)
+    return Texts([TextSource("text", lambda: iter(chunks))], block=block)
 
 
-PACKERS = {
+COMPRESSORS = {
     "a.txt": lambda data: data,
     "a.txt.gz": gzip.compress,
     "a.txt.xz": lzma.compress,
@@ -38,10 +38,10 @@ PACKERS = {
 }
 
 
-@pytest.mark.parametrize("name", PACKERS)
-def test_file_gives_its_bytes_again_and_again(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_a_file_can_be_read_repeatedly(tmp_path: Path, name: str) -> None:
     data = "one\r\n\ufefftwo\nthree é".encode() * 1000
-    (tmp_path / name).write_bytes(PACKERS[name](data))
+    (tmp_path / name).write_bytes(COMPRESSORS[name](data))
     texts = open_texts([tmp_path / name])
     assert content(texts) == content(texts) == data
     assert texts.size == len(data)
@@ -215,8 +215,8 @@ def test_json_without_the_field(tmp_path: Path) -> None:
             "repair the record or leave it out."
         ),
         '{"text": "x"': (
-            f"{path}, line 1: not JSON (Expecting ',' delimiter: line 1 column 13 (char 12)); expected one object a "
-            "line; repair the line, or rename a plain text file."
+            f"{path}, line 1: not JSON (Expecting ',' delimiter: line 1 column 13 (char 12)); expected one object "
+            "per line; repair the line, or rename a plain text file."
         ),
     }
     for data, message in cases.items():
@@ -229,8 +229,8 @@ def test_json_without_the_field(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.xz", "a.txt.zst"])
 def test_truncated_archive(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    packed = PACKERS[name](b"".join(b"%d squared is %d\n" % (n, n * n) for n in range(10_000)))
-    path.write_bytes(packed[: len(packed) // 2])
+    compressed = COMPRESSORS[name](b"".join(b"%d squared is %d\n" % (n, n * n) for n in range(10_000)))
+    path.write_bytes(compressed[: len(compressed) // 2])
     with pytest.raises(DataError) as caught:
         content(open_texts([path]))
     assert str(caught.value) == (
@@ -239,7 +239,7 @@ def test_truncated_archive(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.xz", "a.txt.zst"])
-def test_archive_that_is_none(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_compressed(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"plain text, and quite a lot of it")
     with pytest.raises(DataError, match=r"is not a readable \.\w+ file \(.+\): expected intact compressed data; copy"):

@@ -1,4 +1,4 @@
-"""Tokens and residue give the exact bytes back, at the price that was measured."""
+"""Tokens and residue restore the exact bytes, at the measured cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chainrule.errors import DataError
 from chainrule.text import Texts, Tokenizer, text_of, train_tokenizer
 from chainrule.text.coding.coders import CostCoder, RangeDecoder, RangeEncoder
 from chainrule.text.coding.residue import ODD_SPACES, ResidueMeter, ResidueWriter, read_residue
-from chainrule.text.sources import Source
+from chainrule.text.sources import TextSource
 from conftest import KINDS, SMALL
 
 Small = Callable[[str], Tokenizer]
@@ -46,17 +46,17 @@ TEXTS = st.lists(
 
 
 def measured(tokenizer: Tokenizer, texts: Texts) -> tuple[list[int], bytes, float, ResidueMeter]:
-    """The ids of a text, its residue written, the bits of the walk, and the meter."""
+    """The ids of a text, the code of its residue, the bits counted by a cost coder, and the meter."""
     encoder, cost, meter = RangeEncoder(), CostCoder(), ResidueMeter(tokenizer)
-    takers = [ResidueWriter(tokenizer, encoder), ResidueWriter(tokenizer, cost), meter]
+    writers = [ResidueWriter(tokenizer, encoder), ResidueWriter(tokenizer, cost), meter]
     ids: list[int] = []
     for block in tokenizer.blocks(texts):
         found = tokenizer.encode_block(block)
         ids += found.tolist()
-        for taker in takers:
-            taker.add(block, found)
-    for taker in takers:
-        taker.finish()
+        for writer in writers:
+            writer.add(block, found)
+    for writer in writers:
+        writer.finish()
     return ids, encoder.finish(), cost.bits, meter
 
 
@@ -67,13 +67,13 @@ def read(tokenizer: Tokenizer, ids: list[int], data: bytes) -> bytes:
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=TEXTS, block=st.sampled_from([16, 1 << 20]))
 @settings(max_examples=40)
-def test_round_trip_and_price(small: Small, kind: str, text: str, block: int) -> None:
+def test_round_trip_and_cost(small: Small, kind: str, text: str, block: int) -> None:
     tokenizer, data = small(kind), text.encode()
     longest = max(map(len, re.split(rb"[ \t\n]", data)))  # a block has room for every word
-    texts = Texts([Source("text", lambda: iter([data]))], block=max(block, longest + 1))
-    ids, code, walked, meter = measured(tokenizer, texts)
+    texts = Texts([TextSource("text", lambda: iter([data]))], block=max(block, longest + 1))
+    ids, code, counted, meter = measured(tokenizer, texts)
     assert read(tokenizer, ids, code) == data
-    assert meter.bits == pytest.approx(walked, rel=1e-3, abs=1e-2)
+    assert meter.bits == pytest.approx(counted, rel=1e-3, abs=1e-2)
     assert abs(8 * len(code) - meter.bits) < 72
     if tokenizer.exact:
         assert (code, meter.bits, meter.oov) == (b"", 0.0, 0)
@@ -85,9 +85,9 @@ def test_larger_text(small: Small, kind: str) -> None:
     words = ["the", "cat", "Cat", "mat", "zebra", "白日依山盡", "<unk>", "a,b", "(x)", " ", "\t", "é"]
     lines = ["  " * (n % 3) + " ".join(generator.choice(words, n % 9)) + " " * (n % 2) for n in range(400)]
     texts = text_of("\n".join(lines))
-    ids, code, walked, meter = measured(small(kind), texts)
+    ids, code, counted, meter = measured(small(kind), texts)
     assert read(small(kind), ids, code) == "\n".join(lines).encode()
-    assert meter.bits == pytest.approx(walked, rel=1e-3)
+    assert meter.bits == pytest.approx(counted, rel=1e-3)
     assert abs(8 * len(code) - meter.bits) < 64 + 0.001 * meter.bits
 
 
@@ -108,12 +108,12 @@ def test_regular_lines_are_nearly_free() -> None:
     assert measured(train_tokenizer("word", plain), plain)[3].bits < 20
 
 
-def test_unknown_words_pay_for_their_spelling() -> None:
+def test_unknown_words_cost_their_spelling() -> None:
     tokenizer = train_tokenizer("word", text_of("nation station motion\n"))
     known = measured(tokenizer, text_of("nation station\n"))[3]
     unknown = measured(tokenizer, text_of("nation lotion\n"))[3]
     assert (known.oov, unknown.oov) == (0, 1)
-    flag = 1.0  # the first flag is even
+    flag = 1.0  # the first flag costs one bit
     assert unknown.bits == pytest.approx(known.bits + flag + tokenizer.speller.bits(b"lotion"))
 
 
@@ -127,7 +127,7 @@ def test_char_unknowns_are_counted_and_spelled() -> None:
 def test_residue_of_other_tokens(small: Small) -> None:
     tokenizer = small("word")
     line = "the cat " * 3
-    texts = Texts([Source("text", lambda: iter([line.encode()]))], block=10)
+    texts = Texts([TextSource("text", lambda: iter([line.encode()]))], block=10)
     ids, code, _, _ = measured(tokenizer, texts)
     with pytest.raises(DataError) as caught:
         read(tokenizer, ids[:1], code)
@@ -136,12 +136,12 @@ def test_residue_of_other_tokens(small: Small) -> None:
     )
 
 
-def test_small_text_is_what_it_says(small: Small) -> None:
-    """The text that the tokenisers were trained on holds what trips them: marks, specials, odd spaces."""
+def test_tricky_text_is_restored(small: Small) -> None:
+    """The training text of the tokenisers has marks, special tokens and odd spaces."""
     for kind in KINDS:
         ids, code, _, meter = measured(small(kind), text_of(SMALL))
         assert read(small(kind), ids, code) == SMALL.encode()
-        assert meter.oov == 0 or small(kind).remainder == "lines"
+        assert meter.oov == 0 or small(kind).residue_kind == "lines"
 
 
 def test_odd_spaces_are_all_but_two() -> None:

@@ -1,4 +1,4 @@
-"""The spelling model against its formula, written out naively."""
+"""The spelling model against a naive implementation of its formula."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = [b"the", b"then", b"there", "été".encode(), b"a", b"\xff\x00"]
 
 
 def naive(words: list[bytes], context: tuple[int, ...], symbol: int) -> float:
-    """Interpolated Witten-Bell by recursion over a table of all events."""
+    """Interpolated Witten-Bell smoothing by recursion over a table of all events."""
     events = Counter[tuple[tuple[int, ...], int]]()
     for word in words:
         symbols = [START] * 3 + list(word) + [END]
@@ -45,7 +45,7 @@ def test_distribution_sums_to_one(context: tuple[int, ...]) -> None:
     assert p_V[ord("e")] == pytest.approx(naive(WORDS, context, ord("e")))
 
 
-def test_knows_nothing_without_words() -> None:
+def test_without_words_the_distribution_is_uniform() -> None:
     assert Speller([]).bits(b"ab") == pytest.approx(3 * log2(257))
 
 
@@ -55,7 +55,7 @@ def test_known_spelling_is_cheaper() -> None:
 
 
 @given(st.lists(st.binary(max_size=12), max_size=5))
-def test_words_are_coded_at_their_bits(words: list[bytes]) -> None:
+def test_the_code_is_as_long_as_measured(words: list[bytes]) -> None:
     speller, cost, encoder = Speller(WORDS), CostCoder(), RangeEncoder()
     for word in words:
         speller.code(cost, word)

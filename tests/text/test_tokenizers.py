@@ -1,4 +1,4 @@
-"""What holds for every tokeniser, and what each kind promises."""
+"""Properties of all tokenisers, and of each kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from conftest import KINDS, SMALL
 
 Small = Callable[[str], Tokenizer]
 
-# Arbitrary text, with a taste for what tokenisers trip over.
+# Arbitrary text with sequences that are difficult for tokenisers.
 TRICKY = st.sampled_from(
     ["▁", "▂1", "▂", "￭", "␣", "<unk>", "</s>", "<0x41>", "[SEP]", "  ", "\t", "\r", "白日", "the", "▅"]
 )
@@ -73,6 +73,33 @@ def test_saved_and_loaded_is_the_same(small: Small, kind: str, tmp_path: Path) -
         ]
 
 
+JOINING = ("bpe", "unigram", "huggingface", "sentencepiece")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_subwords_join_the_space_before_a_word(small: Small, kind: str) -> None:
+    tokenizer = small(kind)
+    assert tokenizer.joins_spaces == (kind in JOINING)
+
+
+@pytest.mark.parametrize(
+    ("kind", "matter"),
+    [
+        ("word", False),
+        ("word-unicode", False),
+        ("char", True),
+        ("byte", True),
+        ("bpe", True),
+        ("unigram", True),
+        ("jieba", True),
+        ("huggingface", False),  # WordPiece splits at spaces and drops them
+        ("sentencepiece", False),  # the library's default adds a space at the beginning of a line
+    ],
+)
+def test_whether_a_space_changes_the_ids_of_a_word(small: Small, kind: str, matter: bool) -> None:
+    assert small(kind).spaces_matter == matter
+
+
 @pytest.mark.parametrize("kind", ["word", "char", "byte", "bpe", "unigram", "jieba"])
 def test_training_twice_gives_the_same(kind: str) -> None:
     first, second = (train_tokenizer(kind, text_of(SMALL * 3)) for _ in range(2))
@@ -101,7 +128,7 @@ def test_word_vocabulary_by_frequency_then_alphabet() -> None:
     assert [tokenizer.piece(token) for token in range(tokenizer.vocab_size)] == [
         "<unk>", "<eos>", "a", "b", "<eos>", "c", "d",
     ]  # fmt: skip
-    assert tokenizer.encode("d <unk> x <eos>") == [6, 0, 0, 4]  # a written <eos> is a word like others
+    assert tokenizer.encode("d <unk> x <eos>") == [6, 0, 0, 4]  # a literal <eos> is an ordinary word
     assert train_tokenizer("word", texts, vocab_size=4).vocab_size == 4
     assert train_tokenizer("word", texts, min_count=2).vocab_size == 4
     assert tokenizer.decode([2, 3, 1, 5, 0]) == "a b\nc <unk>"
@@ -134,7 +161,7 @@ def test_char_vocabulary() -> None:
     assert train_tokenizer("char", text_of("aab"), min_count=2).vocab_size == 3
 
 
-def test_byte_takes_anything() -> None:
+def test_bytes_encode_anything() -> None:
     data = bytes(range(256)) + b"\xff\xfe"
     tokenizer = train_tokenizer("byte", text_of(data))
     (block,) = tokenizer.blocks(text_of(data))
@@ -167,10 +194,10 @@ def test_words_encoded_once_equal_whole_lines(kind: str) -> None:
     assert tokenizer.vocab_size == 400
 
 
-def test_subword_vocabulary_fits_text_and_wish() -> None:
+def test_subword_vocabulary_size() -> None:
     with pytest.warns(UserWarning, match=r"^text gives 27\d bpe tokens, fewer than the 5000 asked for$"):
         train_tokenizer("bpe", text_of("hello"), vocab_size=5000)
-    many = "".join(chr(0x4E00 + n) for n in range(2000))  # more characters than the vocabulary has room for
+    many = "".join(chr(0x4E00 + n) for n in range(2000))  # more characters than fit into the vocabulary
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for kind in ("bpe", "unigram"):
@@ -180,7 +207,7 @@ def test_subword_vocabulary_fits_text_and_wish() -> None:
     assert [default_vocab_size(size) for size in (10, 10**5, 10**6, 10**8, 10**11)] == [512, 512, 1024, 8192, 16384]
 
 
-def test_huggingface_end_token_in_a_line_is_no_newline(small: Small) -> None:
+def test_huggingface_end_token_in_a_line_is_not_a_newline(small: Small) -> None:
     tokenizer = small("huggingface")
     assert tokenizer.encode("The cat [SEP] sat the cat sat") == [2, 3, 4, 2, 3, 4]  # no truncation either
     assert tokenizer.decode([2, 1, 3]) == "the\ncat"
@@ -215,7 +242,7 @@ def test_sentencepiece_file(small: Small, tmp_path: Path) -> None:
 def test_counting_is_bounded() -> None:
     batches = [["a", "b", "a"], ["c", "a", "d"], ["e", "b"]]
     assert count_parts(batches) == Counter("abacadeb")
-    assert count_parts(batches, most_types=3) == Counter({"a": 3, "b": 1, "e": 1})  # c, d and the first b were dropped
+    assert count_parts(batches, max_types=3) == Counter({"a": 3, "b": 1, "e": 1})  # c, d and the first b were dropped
 
 
 def test_long_word() -> None:

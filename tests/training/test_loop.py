@@ -22,7 +22,7 @@ from chainrule.objectives.likelihood import Likelihood
 from chainrule.objectives.scheduled_sampling import ScheduledSampling
 from chainrule.training.loop import Hooks, Trainer
 from chainrule.training.optimizers import make_optimizers, set_rate
-from chainrule.training.snapshot import Average
+from chainrule.training.checkpoint_state import Average
 
 TOKENS = np.random.default_rng(0).integers(0, 13, 400).astype(np.uint8)
 PLAIN: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "schedule": "constant", "warmup": 0, "clip": 0, "log_steps": 1}
@@ -277,7 +277,7 @@ def test_a_full_disk_has_its_sentence_and_harms_nothing(tmp_path: Path, monkeypa
         with pytest.raises(DiskError) as caught:
             trainer(small_model("rnn"), tmp_path, steps=8).fit()
     assert str(caught.value).startswith("the disk is full, ")
-    assert str(caught.value).endswith(" was not written; free some space and run the command again")
+    assert str(caught.value).endswith(" was not written; free some space and rerun the command")
     after = RunFolder(tmp_path).read_checkpoint()
     assert before is not None
     assert after is not None

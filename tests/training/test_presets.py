@@ -8,46 +8,14 @@ import pytest
 import torch
 
 from chainrule.api import make_config
-from chainrule.config import RunConfig, TokenizerConfig
-from chainrule.tasks.presets import Size, choose_tokenizer, resolve
-
-ENGLISH = "The quick brown fox jumps over the lazy dog.\n" * 100
+from chainrule.config import RunConfig
+from chainrule.tasks.presets import Size, resolve
 
 
 def resolved(model: str = "lstm", tokens: int = 1_000_000, vocabulary: int = 8000, **training: Any) -> RunConfig:
     config = make_config(None, {"model": {"name": model}}, {"training": training})
     options = {"embedding", "hidden", "dropout", *(["context"] if model in ("transformer", "hybrid-lm") else [])}
     return resolve(config, Size(tokens, vocabulary), options)
-
-
-@pytest.mark.parametrize(
-    ("sample", "size", "kind", "min_count"),
-    [
-        (ENGLISH, 5_000_000, "bpe", 1),
-        (ENGLISH, 10_000, "char", 1),
-        ("九陌雲初霽，皇衢柳已新。\n" * 50, 5_000_000, "char", 1),
-        (" mr. <unk> is chairman\n", 5_000_000, "word", 1),
-    ],
-)
-def test_the_tokeniser_follows_the_text(sample: str, size: int, kind: str, min_count: int) -> None:
-    chosen = choose_tokenizer(TokenizerConfig(), sample, size)
-    assert (chosen.kind, chosen.min_count) == (kind, min_count)
-
-
-@pytest.mark.parametrize(
-    ("sample", "given", "min_count"),
-    [
-        (ENGLISH, {"kind": "word"}, 2),
-        (ENGLISH, {"kind": "word", "vocab_size": 100}, 1),
-        (ENGLISH, {"kind": "word", "min_count": 3}, 3),
-        ("<unk>", {"kind": "word"}, 1),
-        (ENGLISH, {"kind": "bpe"}, 1),
-    ],
-)
-def test_words_seen_once_become_unknown_unless_the_text_has_unknown_words(
-    sample: str, given: dict[str, Any], min_count: int
-) -> None:
-    assert choose_tokenizer(TokenizerConfig(**given), sample, 10**6).min_count == min_count
 
 
 def test_without_a_budget_there_are_five_minutes_and_a_limit_of_passes() -> None:

@@ -124,7 +124,7 @@ def test_a_training_stopped_by_ctrl_c_saves_and_goes_on_the_same(kind: str, text
     os.kill(command.process.pid, signal.SIGINT)
     done = command.wait()
     assert (done.code, done.out) == (130, "")
-    assert done.err.splitlines()[-1] == f"stopped and saved; the same command goes on from here: {broken}"
+    assert done.err.splitlines()[-1] == f"stopped and saved in {broken}; rerun the same command to resume"
     assert 20 <= RunFolder(broken).read_checkpoint().values["step"] < steps  # type: ignore[union-attr]
     finish(arguments(kind, text, broken, steps))
     assert_same_run(unbroken, broken)

@@ -1,8 +1,8 @@
-"""Named arrays in one file of the safetensors format, written piece by piece and read by mapping it into memory.
+"""Named arrays in one file in safetensors format, written in pieces and memory-mapped for reading.
 
 8 bytes     the length of the header, little-endian
 header      JSON: {"name": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}, …, "__metadata__": {…}}, spaces
-data        the arrays one after the other, those of wide numbers first, so that all lie aligned
+data        the arrays one after the other, the widest numbers first, so that all are aligned
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PIECE = 1 << 22
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Write arrays, mapped ones too, without holding a copy."""
+    """Write arrays, which may be memory-mapped, without holding a copy."""
     ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     offset = 0
@@ -57,7 +57,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
 
 
 def open_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """The arrays of a file, mapped read-only, and its metadata."""
+    """Return the arrays of a file, memory-mapped read-only, and its metadata."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -65,12 +65,12 @@ def open_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
             header = json.loads(file.read(length) if length <= size - 8 else b"")
         metadata = header.pop("__metadata__", {})
         if max((about["data_offsets"][1] for about in header.values()), default=0) != size - 8 - length:
-            raise ValueError("the data is not as long as the header says")
+            raise ValueError("the length of the data differs from the header")
         arrays = {name: _map(path, 8 + length, about) for name, about in header.items()}
     except FileNotFoundError:
-        raise RunError(f"{path.parent} has no model yet; run the command that makes it again") from None
+        raise RunError(f"{path.parent} has no model yet; rerun the command that creates it") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunError(f"{path} is damaged; delete it and run the same train command again, or restore it") from None
+        raise RunError(f"{path} is damaged; restore it, or delete it and rerun the same train command") from None
     return arrays, metadata
 
 
@@ -78,7 +78,7 @@ def _map(path: Path, start: int, about: dict[str, Any]) -> Array:
     dtype, shape = np.dtype(DTYPES[about["dtype"]]), tuple(about["shape"])
     begin, end = about["data_offsets"]
     if begin < 0 or end - begin != dtype.itemsize * int(np.prod(shape)):
-        raise ValueError("an array is not as long as its shape says")
+        raise ValueError("the length of an array differs from its shape")
     if begin == end:
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", start + begin, shape)

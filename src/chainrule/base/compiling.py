@@ -1,6 +1,6 @@
-"""Compiling models, and leaving out what a compiler of graphs cannot follow.
+"""torch.compile for whole models, with functions that the compiler must not trace.
 
-`torch.compiler.disable` imports the compiler, which takes seconds; here that happens when something is to be compiled.
+`torch.compiler.disable` imports the compiler, which takes seconds. Here it is imported only when a model is compiled.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any, TypeVar
 import torch
 
 F = TypeVar("F", bound=Callable[..., Any])
-_left_out: list[list[Callable[..., Any]]] = []
+_uncompiled: list[list[Callable[..., Any]]] = []
 
 
-def left_out(function: F) -> F:
-    """A function that is called as it is, also inside a model that is compiled."""
-    held: list[Callable[..., Any]] = [function]
-    _left_out.append(held)
+def uncompiled(function: F) -> F:
+    """Mark a function that runs as plain Python, also inside a compiled model."""
+    holder: list[Callable[..., Any]] = [function]
+    _uncompiled.append(holder)
 
     @functools.wraps(function, updated=())
     def call(*arguments: Any, **named: Any) -> Any:
-        return held[0](*arguments, **named)
+        return holder[0](*arguments, **named)
 
     return call  # type: ignore[return-value]
 
 
 def compile_model(model: Any) -> Any:
-    """torch.compile, around what is left out."""
-    for held in _left_out:
-        held[0] = torch.compiler.disable(held[0])
+    """torch.compile of a model; functions marked with `uncompiled` are excluded."""
+    for holder in _uncompiled:
+        holder[0] = torch.compiler.disable(holder[0])
     return torch.compile(model)

@@ -1,4 +1,4 @@
-"""What the computer offers: cores, devices, memory."""
+"""Cores, devices and memory of the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chainrule.errors import ConfigError
 
 
 def physical_cores() -> int:
-    """Cores to compute with: as many as $OMP_NUM_THREADS says, else logical ones halved where two of them share one."""
+    """Number of cores to use: $OMP_NUM_THREADS if set, else the physical ones (half the logical ones under SMT)."""
     if (wanted := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(wanted):
         return int(wanted)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
@@ -27,7 +27,7 @@ def physical_cores() -> int:
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Compute with `count` threads for a while. Single rows are quickest with one: there is nothing to share out."""
+    """Use `count` threads inside the block. Single rows are fastest with one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -37,7 +37,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of a name; auto: cuda, else mps, else cpu."""
+    """Return the device of this name; auto: cuda if present, else mps, else cpu."""
     present = {
         "cpu": True,
         "cuda": torch.cuda.is_available(),
@@ -47,7 +47,7 @@ def choose_device(name: str) -> torch.device:
         name = next(kind for kind in ("cuda", "mps", "cpu") if present[kind])
     kind = name.partition(":")[0]
     if kind not in present:
-        raise ConfigError(f"training.device = '{name}' is no device; use auto, cpu, cuda or mps")
+        raise ConfigError(f"training.device = '{name}' is not a device; use auto, cpu, cuda or mps")
     if not present[kind]:
         raise ConfigError(f"training.device = '{name}', but this machine has no {kind}; use --device auto")
     return torch.device(name)
@@ -61,19 +61,19 @@ def device_of(model: object) -> torch.device:
     return torch.device("cpu")
 
 
-def give_back_memory() -> None:
-    """Return to the system what was freed and what its allocator would keep for later, where that can be asked for."""
+def release_memory() -> None:
+    """Return freed memory that the allocator keeps to the system, where the C library supports it."""
     if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # another C library than glibc
+        with contextlib.suppress(AttributeError):  # not glibc
             ctypes.CDLL(None).malloc_trim(0)
 
 
 class PeakMemory:
-    """The most memory this process has held since the object was made, in bytes, as far as the system tells."""
+    """Peak memory of this process in bytes since the object was created, as reported by the system."""
 
     def __init__(self) -> None:
         with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # Linux: begin a new peak
+            Path("/proc/self/clear_refs").write_text("5")  # Linux: reset the peak
 
     @property
     def bytes(self) -> int:

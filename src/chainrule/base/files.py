@@ -1,4 +1,4 @@
-"""Writing files so that a kill at any moment leaves the old one or the new one, never half of either."""
+"""Atomic writing: a process killed at any moment leaves the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -15,52 +15,54 @@ from chainrule.errors import DiskError
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn a refused write into a sentence."""
+    """Turn a failed write into a message that states what to do."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskError(
-                f"the disk is full, {path} was not written; free some space and run the command again"
+                f"the disk is full, {path} was not written; free some space and rerun the command"
             ) from None
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise DiskError(f"{path} cannot be written ({error.strerror}); choose a place you may write to") from None
+            raise DiskError(
+                f"{path} cannot be written ({error.strerror}); choose a folder with write permission"
+            ) from None
         raise
 
 
 @contextlib.contextmanager
 def file_atomically(path: Path) -> Iterator[BinaryIO]:
-    """A file to write beside its place; flushed to the disk and moved there when the block ends well."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Open a temporary file beside `path`; it is flushed to disk and moved to `path` if the block succeeds."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with disk_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("wb") as file:
+            with temporary.open("wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(path)
+            temporary.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a whole file beside its place, flush it to the disk, then move it there."""
+    """Write a whole file atomically."""
     with file_atomically(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def folder_atomically(path: Path) -> Iterator[Path]:
-    """A folder to fill; it takes its place when the block ends well, and vanishes when it does not."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Create a temporary folder beside `path`; it is moved to `path` if the block succeeds, else deleted."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with disk_errors(path):
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
         try:
-            yield beside
+            yield temporary
             if path.exists():
                 shutil.rmtree(path)
-            beside.replace(path)
+            temporary.replace(path)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Several processes training one model under `torchrun`: each has a share of the batch, all take the same step."""
+"""Data-parallel training under `torchrun`: each process has a share of the batch, all take the same step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Processes:
-    """Which process this is, of how many. One process alone is the ordinary case and costs nothing."""
+    """Rank of this process and number of processes. A single process needs no communication."""
 
     rank: int = 0
     world: int = 1
 
     @classmethod
     def join(cls) -> Processes:
-        """Join the group that torchrun announces in the environment, if there is one."""
+        """Join the process group that torchrun announces in the environment, if any."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls()
         if not dist.is_initialized():
@@ -29,8 +29,8 @@ class Processes:
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes files and speaks."""
+    def is_main(self) -> bool:
+        """Whether this process writes the files and reports progress."""
         return self.rank == 0
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -43,16 +43,16 @@ class Processes:
         for gradient, piece in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(piece.view_as(gradient))
 
-    def total(self, values: list[float]) -> list[float]:
-        """The sum of each value over the processes."""
+    def sum(self, values: list[float]) -> list[float]:
+        """Return the sum of each value over the processes."""
         if self.world == 1:
             return values
         sums = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(sums)
         return [float(value) for value in sums]
 
-    def agree(self, values: list[float]) -> list[float]:
-        """The values of the leading process, on all of them."""
+    def from_main(self, values: list[float]) -> list[float]:
+        """Return the values of the main process, in every process."""
         if self.world == 1:
             return values
         shared = torch.tensor(values, dtype=torch.float64)
@@ -60,7 +60,7 @@ class Processes:
         return [float(value) for value in shared]
 
     def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of all processes, {"name": x} of process 1 as "1/name"; names and shapes are the same in each."""
+        """Return the tensors of all processes, `name` of rank 1 as "1/name". Names and shapes are equal in all."""
         gathered: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             parts = [tensor]
@@ -71,16 +71,16 @@ class Processes:
         return gathered
 
     @contextlib.contextmanager
-    def one_after_another(self) -> Iterator[None]:
-        """The leading process does something first, then the others: they find what it has left in files."""
-        if self.world > 1 and not self.leads:
+    def main_first(self) -> Iterator[None]:
+        """Run the block in the main process first, then in the others, which find the files that it wrote."""
+        if self.world > 1 and not self.is_main:
             dist.barrier()
         yield
-        if self.world > 1 and self.leads:
+        if self.world > 1 and self.is_main:
             dist.barrier()
 
-    def same_start(self, tensors: Iterable[Tensor]) -> None:
-        """Give every process the leading one's weights."""
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Copy the tensors of the main process to all others, in place."""
         if self.world > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)

@@ -10,45 +10,40 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from chainrule.cli.common import Json, RunPath, counting, lines_of, print_json, say, tell_warnings
+from chainrule.cli.common import Json, RunPath, print_json, print_note, print_warnings, read_lines, show_progress
 
 if TYPE_CHECKING:
     from chainrule.runs.labels import ClassifierRun, Labelled
 
 T = TypeVar("T")
 
-File = Annotated[Path, typer.Argument(help="A text, one example a line; - or nothing: standard input.")]
+File = Annotated[Path, typer.Argument(help="Text file with one example per line; - is standard input.")]
 
 
 def classify(
     run: RunPath,
     file: File = Path("-"),
-    top: Annotated[int, typer.Option(help="Print so many labels, the most probable first.")] = 1,
+    top: Annotated[int, typer.Option(help="Number of labels to print per line, most probable first.")] = 1,
     json: Json = False,
 ) -> None:
-    """Tell the label of each line, a tab, and its probability; of a run of pairs, lines are text, tab, text.
+    """Print the label and the probability of each line.
 
-    With --json one object a line, with the probabilities of all labels.
+    A run that was trained on pairs of texts reads lines of the form text, tab, text. With --json it prints one object
+    per line, with the probabilities of all labels.
     """
-    from chainrule import api
-    from chainrule.errors import RunError
     from chainrule.runs.labels import ClassifierRun
+    from chainrule.runs.load import load_for
 
-    loaded = api.load(run)
-    if not isinstance(loaded, ClassifierRun):
-        raise RunError(
-            f"{run} is a {loaded.config.model.name}, which is no classifier; train one with: chainrule train "
-            "LABELLED.tsv --model classifier"
-        )
-    tell_warnings()
-    texts = _texts(loaded, lines_of(file))
-    told = loaded.classify(texts, top=len(loaded.labels) if json else top)
-    for best in shown(told, "classifying"):
+    loaded = load_for("classify", ClassifierRun, run)
+    print_warnings()
+    texts = _texts(loaded, read_lines(file))
+    predictions = loaded.classify(texts, top=len(loaded.labels) if json else top)
+    for best in with_progress(predictions, "classifying"):
         _print(best, top, json)
 
 
 def _texts(run: ClassifierRun, lines: Iterator[str]) -> Iterator[str | tuple[str, str]]:
-    """Lines as this run reads them."""
+    """The texts of the lines, or their pairs of texts if the run was trained on pairs."""
     from chainrule.errors import DataError
 
     if not run.config.model.options.get("pairs"):
@@ -58,26 +53,26 @@ def _texts(run: ClassifierRun, lines: Iterator[str]) -> Iterator[str | tuple[str
         first, tab, second = line.partition("\t")
         if not tab:
             raise DataError(
-                f"line {number} has no tab in it; {run.folder.path} was trained on pairs, expected text, tab, text"
+                f"line {number} has no tab; {run.folder.path} was trained on pairs and expects lines of text, tab, text"
             )
         yield first, second
 
 
-def shown(found: Iterator[T], what: str) -> Iterator[T]:
-    """What is found, while its number and rate are told on standard error."""
+def with_progress(results: Iterator[T], what: str) -> Iterator[T]:
+    """Yield the results, one per line, and report their number and rate on standard error."""
     began, number = time.perf_counter(), 0
-    with counting(what, "lines") as progress:
-        for number, one in enumerate(found, start=1):
-            yield one
+    with show_progress(what, "lines") as progress:
+        for number, result in enumerate(results, start=1):
+            yield result
             progress(number, number)
     seconds = max(1e-9, time.perf_counter() - began)
-    say(f"{number:,} lines, {number / seconds:,.1f} lines/s")
+    print_note(f"{number:,} lines, {number / seconds:,.1f} lines/s")
 
 
 def _print(best: list[Labelled], top: int, json: bool) -> None:
     if json:
-        told = {one.label: one.probability for one in best}
-        print_json({"label": best[0].label, "probability": best[0].probability, "probabilities": told})
+        probabilities = {one.label: one.probability for one in best}
+        print_json({"label": best[0].label, "probability": best[0].probability, "probabilities": probabilities})
         return
     sys.stdout.write("\t".join(f"{one.label}\t{one.probability:.4f}" for one in best[:top]) + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What the verbs share: options, output, progress."""
+"""Options, output and progress displays shared by the verbs."""
 
 from __future__ import annotations
 
@@ -15,42 +15,55 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress as ProgressBar
+    from rich.progress import TaskID
 
-    from chainrule.training.fit import Listener
+    from chainrule.base.progress import Progress
+    from chainrule.training.fitting.fitting import TrainingListener
     from chainrule.training.loop import Update
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that train made.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-Field = Annotated[str | None, typer.Option(help="The field that holds the text in JSON lines (default: text).")]
-Seed = Annotated[int | None, typer.Option(help="Makes random choices repeatable.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained or imported run.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Field = Annotated[str | None, typer.Option(help="Name of the text field in JSON lines (default: text).")]
+Seed = Annotated[int | None, typer.Option(help="Random seed, for repeatable results.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any option of config.toml, e.g. model.hidden=200."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set any option of config.toml, for example model.hidden=200; repeatable.",
+    ),
 ]
 LiveSettings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="An option of the model that needs no training: model.gamma=0.2."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a model option that needs no training, for example model.gamma=0.2; repeatable.",
+    ),
 ]
 
+SECONDS_BETWEEN_LINES = 10
+"""Seconds between progress lines where standard error is not a terminal."""
 
-def say(text: str) -> None:
-    """A line for the person, on standard error."""
+
+def print_note(text: str) -> None:
+    """Print a line on standard error, which keeps standard output free for results."""
     print(text, file=sys.stderr, flush=True)
 
 
-def lines_of(file: Path) -> Iterator[str]:
-    """Lines as they come: a file may be a pipe that somebody is still typing into."""
+def read_lines(file: Path) -> Iterator[str]:
+    """Yield the lines of a file or, for "-", of standard input; each line as soon as it can be read."""
     if str(file) == "-":
         for line in sys.stdin.buffer:
-            yield _decoded(line)
+            yield _decode(line)
         return
     from chainrule.text.readers import lines_in, open_texts
 
     yield from lines_in(open_texts([file]))
 
 
-def _decoded(line: bytes) -> str:
+def _decode(line: bytes) -> str:
     from chainrule.errors import DataError
 
     try:
@@ -61,35 +74,33 @@ def _decoded(line: bytes) -> str:
         ) from None
 
 
-def tell_warnings() -> None:
-    """Warnings come as one line for the person, without the place in the program."""
-    warnings.showwarning = lambda message, *rest, **named: say(f"chainrule: {message}")
+def print_warnings() -> None:
+    """Print Python warnings as one line each, without their location in the source."""
+    warnings.showwarning = lambda message, *rest, **named: print_note(f"chainrule: {message}")
 
 
 def print_json(value: Any) -> None:
-    """A result for machines, on standard output; JSON has no infinity and no NaN, so these become null."""
-    print(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False), flush=True)
+    """Print a result as one line of JSON. Infinity and NaN, which JSON lacks, become null."""
+    print(json.dumps(_replace_non_finite(value), ensure_ascii=False, allow_nan=False), flush=True)
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
+        return {name: _replace_non_finite(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_finite(part) for part in value]
+        return [_replace_non_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_fields(values: dict[str, Any]) -> None:
-    """A result for people, one `name  value` a line, on standard output."""
-    width = max(map(len, values))
-    for name, value in values.items():
-        shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else value
-        shown = "none" if value is None or value != value else shown
-        print(f"{name.replace('_', ' '):<{width}}  {shown}")
+    """Print a result as one `name  value` line per field."""
+    from chainrule.base.tables import show_fields
+
+    print(show_fields(values))
 
 
-def duration(seconds: float) -> str:
-    """90 -> 1:30."""
+def format_duration(seconds: float) -> str:
+    """Format seconds as minutes and seconds, or hours, minutes and seconds: 90 becomes 1:30."""
     if seconds == float("inf"):
         return "-:--"
     minutes, rest = divmod(round(seconds), 60)
@@ -98,8 +109,8 @@ def duration(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def bar() -> Iterator[Progress]:
-    """A progress display on standard error that leaves nothing behind."""
+def progress_bar() -> Iterator[ProgressBar]:
+    """A progress bar on standard error, erased at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -109,55 +120,59 @@ def bar() -> Iterator[Progress]:
 
 
 @contextlib.contextmanager
-def counting(what: str, unit: str = "tokens") -> Iterator[Callable[[int, int], None]]:
-    """Shows (done, whole) with rate and time left: a bar on a terminal, silence elsewhere unless it takes long."""
-    began, told = time.monotonic(), time.monotonic()
+def show_progress(what: str, unit: str = "tokens") -> Iterator[Progress]:
+    """Yield a function that takes (done, total) and shows the rate and the time left.
+
+    It draws a bar on a terminal; elsewhere it prints a line every ten seconds.
+    """
+    began = last_printed = time.monotonic()
     if sys.stderr.isatty():
-        with bar() as progress:
+        with progress_bar() as progress:
             task = progress.add_task(what, total=1, detail="")
 
-            def show(done: int, whole: int) -> None:
-                progress.update(task, completed=done, total=whole, detail=_rate(done, whole, began, unit))
+            def update_bar(done: int, total: int) -> None:
+                progress.update(task, completed=done, total=total, detail=_format_rate(done, total, began, unit))
 
-            yield show
+            yield update_bar
         return
 
-    def tell(done: int, whole: int) -> None:
-        nonlocal told
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
-            say(f"{what}: {done / max(1, whole):.0%}, {_rate(done, whole, began, unit)}")
+    def print_line(done: int, total: int) -> None:
+        nonlocal last_printed
+        if time.monotonic() - last_printed > SECONDS_BETWEEN_LINES:
+            last_printed = time.monotonic()
+            print_note(f"{what}: {done / max(1, total):.0%}, {_format_rate(done, total, began, unit)}")
 
-    yield tell
+    yield print_line
 
 
-def _rate(done: int, whole: int, began: float, unit: str) -> str:
+def _format_rate(done: int, total: int, began: float, unit: str) -> str:
     seconds = max(1e-9, time.monotonic() - began)
-    left = seconds / done * (whole - done) if done else float("inf")
-    return f"{done / seconds:,.0f} {unit}/s, {duration(left)} left"
+    left = seconds / done * (total - done) if done else float("inf")
+    return f"{done / seconds:,.0f} {unit}/s, {format_duration(left)} left"
 
 
 @contextlib.contextmanager
-def training_display() -> Iterator[Listener]:
-    """A listener that shows a training: a live line on a terminal, a line every few seconds elsewhere."""
-    from chainrule.training.fit import Listener
+def training_display() -> Iterator[TrainingListener]:
+    """Yield a listener that shows a training: a live bar on a terminal, elsewhere a line every ten seconds."""
+    from chainrule.training.fitting.fitting import TrainingListener
 
     if sys.stderr.isatty():
-        with bar() as progress:
-            yield _live(progress)
+        with progress_bar() as progress:
+            yield _live_listener(progress)
     else:
-        yield Listener(note=say, update=_plain())
+        yield TrainingListener(note=print_note, update=_line_printer())
 
 
-def _live(progress: Progress) -> Listener:
-    from chainrule.training.fit import Listener
+def _live_listener(progress: ProgressBar) -> TrainingListener:
+    """Show tokenising and training in one bar, and notes above it."""
+    from chainrule.training.fitting.fitting import TrainingListener
 
     tasks: list[TaskID] = []
 
     def update(update: Update) -> None:
         if not tasks:
             tasks.append(progress.add_task("training", total=1, detail=""))
-        progress.update(tasks[0], completed=update.progress, detail=_training_line(update))
+        progress.update(tasks[0], completed=update.progress, detail=_format_update(update))
         if update.progress >= 1:
             progress.remove_task(tasks.pop())
 
@@ -166,31 +181,33 @@ def _live(progress: Progress) -> Listener:
         while tasks:
             progress.remove_task(tasks.pop())
 
-    def tokenized(done: int, whole: int) -> None:
+    def tokenized(done: int, total: int) -> None:
         if not tasks:
             tasks.append(progress.add_task("tokenising", total=1, detail=""))
-        progress.update(tasks[0], completed=done, total=whole, detail=f"{done / 1e6:,.0f} MB")
-        if done >= whole:
+        progress.update(tasks[0], completed=done, total=total, detail=f"{done / 1e6:,.0f} MB")
+        if done >= total:
             progress.remove_task(tasks.pop())
 
-    return Listener(note=note, update=update, tokenized=tokenized)
+    return TrainingListener(note=note, update=update, tokenized=tokenized)
 
 
-def _plain() -> Callable[[Update], None]:
-    told = time.monotonic()
+def _line_printer() -> Callable[[Update], None]:
+    """A function that prints some of the updates it is called with."""
+    last_printed = time.monotonic()
 
-    def update(update: Update) -> None:
-        nonlocal told
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
-            say(f"{update.progress:4.0%}  {_training_line(update)}")
+    def print_line(update: Update) -> None:
+        nonlocal last_printed
+        if time.monotonic() - last_printed > SECONDS_BETWEEN_LINES:
+            last_printed = time.monotonic()
+            print_note(f"{update.progress:4.0%}  {_format_update(update)}")
 
-    return update
+    return print_line
 
 
-def _training_line(update: Update) -> str:
-    s = update.standing
+def _format_update(update: Update) -> str:
+    s = update.state
     rate = s.tokens / s.train_seconds if s.train_seconds else 0.0
-    # BLEU, where it is selected by, stands below 0.
+    # Metrics that are maximised, such as BLEU, are stored negated.
     best = f", best valid {abs(s.best):.4f}" if s.best != float("inf") else ""
-    return f"step {s.step:,}, loss {update.loss:.4f}{best}, {rate:,.0f} tokens/s, {duration(update.seconds_left)} left"
+    left = format_duration(update.seconds_left)
+    return f"step {s.step:,}, loss {update.loss:.4f}{best}, {rate:,.0f} tokens/s, {left} left"

@@ -7,47 +7,61 @@ from typing import Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Field, Json, Seed, Settings, print_json, say, training_display
+from chainrule.cli.common import Field, Json, Seed, Settings, print_json, print_note, training_display
+from chainrule.cli.train import Tokenizer, VocabSize
 
 
 def compare(
-    data: Annotated[list[str], typer.Argument(metavar="DATA…", help="Files, folders, - or hf:NAME/CONFIG:SPLIT.")],
+    data: Annotated[list[str], typer.Argument(metavar="DATA…", help="Training data, as for chainrule train.")],
     models: Annotated[
         str | None,
         typer.Option(
-            help="Names with commas between; MODEL:OUTPUT for another output layer, ngram(order=3) for options."
+            help="Models to compare, separated by commas; MODEL:OUTPUT sets the output layer, ngram(order=3) options."
         ),
     ] = None,
-    valid: Annotated[list[str] | None, typer.Option(help="Validation text (default: the last 5% of DATA).")] = None,
-    test: Annotated[list[str] | None, typer.Option(help="Text to measure on (default: the validation text).")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="As in train.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="As in train.")] = None,
+    valid: Annotated[
+        list[str] | None, typer.Option(help="Validation data; repeatable (default: the last 5% of DATA).")
+    ] = None,
+    test: Annotated[
+        list[str] | None, typer.Option(help="Test data; repeatable (default: the validation data).")
+    ] = None,
+    tokenizer: Tokenizer = None,
+    vocab_size: VocabSize = None,
     mix: Annotated[
-        bool, typer.Option("--mix", help="Add the mixture of the best counted model and the best network.")
+        bool, typer.Option("--mix", help="Add a mixture of the best n-gram model and the best neural model.")
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file of options for all of them, or a recipe with contenders.")
+        Path | None, typer.Option(help="TOML file of options for all models, or a recipe with contenders.")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Of a recipe: this contender alone; may be repeated.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Of a recipe: draw quality against time, an .svg file.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="With a recipe: only this contender; repeatable.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="With a recipe: draw quality against time to this .svg file.")
+    ] = None,
     settings: Settings = None,
-    minutes: Annotated[float | None, typer.Option(help="Budget of each model (default: 5).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget of each model in steps.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Budget of each model in passes over the text.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Budget of each model in minutes of training (default: 5).")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget of each model in optimiser steps.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Budget of each model in passes over the data.")] = None,
     seed: Seed = None,
     field: Field = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the runs (default: runs/compare-TEXT).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/compare-TEXT).")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     json: Json = False,
 ) -> None:
-    """Train several models at the same budget and print one leaderboard; what is finished is not trained again."""
+    """Train several models on the same budget and rank them.
+
+    Finished runs are not trained again; rerun the same command to resume.
+    """
     from chainrule.config import parse_settings
     from chainrule.experiments.compare import compare as run_comparison
     from chainrule.report import leaderboard
 
     if models is None:
         budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
-        _weigh(data, config, valid or [], test or [], parse_settings(settings or []), budget, only, out, plot, json)
+        _compare_recipe(
+            data, config, valid or [], test or [], parse_settings(settings or []), budget, only, out, plot, json
+        )
         return
     with training_display() as listener:
         rows = run_comparison(
@@ -75,10 +89,10 @@ def compare(
         print(leaderboard.markdown(rows), end="")
     else:
         leaderboard.show(rows)
-        say(rows[0].protocol)
+        print_note(rows[0].protocol)
 
 
-def _weigh(
+def _compare_recipe(
     data: list[str],
     recipe: Path | None,
     valid: list[str],
@@ -90,19 +104,19 @@ def _weigh(
     plot: Path | None,
     json: bool,
 ) -> None:
-    """A recipe's contenders in all their ways: quality and time in one table, and in one picture."""
-    from chainrule.api import text_name
+    """Measure quality and time of the contenders of a recipe; print a table and draw a chart."""
     from chainrule.base.files import write_atomically
     from chainrule.config import merge
     from chainrule.errors import ConfigError
-    from chainrule.experiments.speed_quality import weigh
+    from chainrule.experiments.speed_quality import measure_tradeoffs
     from chainrule.report import speed_quality as tradeoff
+    from chainrule.training.request import text_name
 
     if recipe is None:
-        raise ConfigError("compare needs to know whom: give --models lstm,ngram or a recipe with contenders (--config)")
+        raise ConfigError("nothing to compare: give --models lstm,ngram, or a recipe with contenders as --config")
     given = {name: value for name, value in budget.items() if value is not None}
     with training_display() as listener:
-        points = weigh(
+        points = measure_tradeoffs(
             *data,
             recipe=recipe,
             valid=valid,

@@ -7,34 +7,39 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.common import Json, RunPath, counting, print_fields, print_json
+from chainrule.cli.common import Json, RunPath, print_fields, print_json, show_progress
 
 
 def compress(
     run: RunPath,
-    file: Annotated[Path, typer.Argument(help="The text to compress.")],
-    out: Annotated[Path, typer.Option(help="Where to write it.")],
+    file: Annotated[Path, typer.Argument(help="Text file to compress.")],
+    out: Annotated[Path, typer.Option(help="File to write.")],
     json: Json = False,
 ) -> None:
-    """Compress a text with a model; its size is what `eval` says in bits per byte."""
-    from chainrule import api
+    """Compress a text with a language model.
 
-    with counting("compressing") as progress:
-        done = api.load(run).compress(file, out, progress=progress)
+    Its compressed size is the bits per byte that `chainrule eval` reports, plus a few dozen bytes.
+    """
+    from chainrule.runs.language_model import LanguageModelRun
+    from chainrule.runs.load import load_for
+
+    with show_progress("compressing") as progress:
+        done = load_for("compress", LanguageModelRun, run).compress(file, out, progress=progress)
     record = {"bytes": done.bytes, "compressed_bytes": done.compressed_bytes, "bits_per_byte": done.bits_per_byte}
     print_json(record) if json else print_fields(record)
 
 
 def decompress(
     run: RunPath,
-    file: Annotated[Path, typer.Argument(help="What compress wrote.")],
-    out: Annotated[Path, typer.Option(help="Where to write the text.")],
+    file: Annotated[Path, typer.Argument(help="File written by compress.")],
+    out: Annotated[Path, typer.Option(help="Text file to write.")],
     json: Json = False,
 ) -> None:
-    """Give back the text that compress took, byte for byte."""
-    from chainrule import api
+    """Restore a compressed text, byte for byte."""
+    from chainrule.runs.language_model import LanguageModelRun
+    from chainrule.runs.load import load_for
 
-    with counting("decompressing") as progress:
-        done = api.load(run).decompress(file, out, progress=progress)
+    with show_progress("decompressing") as progress:
+        done = load_for("decompress", LanguageModelRun, run).decompress(file, out, progress=progress)
     record = {"bytes": done.bytes, "compressed_bytes": done.compressed_bytes}
     print_json(record) if json else print_fields(record)

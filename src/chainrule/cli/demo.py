@@ -7,16 +7,19 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.common import Json, print_json, say, training_display
+from chainrule.cli.common import Json, print_json, print_note, training_display
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the text and the runs.")] = Path("runs/demo"),
-    seconds: Annotated[float, typer.Option(help="Training time of each model.")] = 18.0,
-    translation_seconds: Annotated[float, typer.Option(help="Training time of each translator.")] = 75.0,
+    out: Annotated[Path, typer.Option(help="Folder of the data and the runs.")] = Path("runs/demo"),
+    seconds: Annotated[float, typer.Option(help="Training time of each language model, in seconds.")] = 18.0,
+    translation_seconds: Annotated[float, typer.Option(help="Training time of each translator, in seconds.")] = 75.0,
     json: Json = False,
 ) -> None:
-    """Train a spread of models on text that every Python has, and two translators; show leaderboards and samples."""
+    """Train small models on built-in data and compare them.
+
+    The language models learn the help topics of Python, and two translators learn numbers, dates, times and prices.
+    """
     from chainrule.experiments.demo import run_demo, run_translation_demo
     from chainrule.report import leaderboard
 
@@ -24,13 +27,13 @@ def demo(
         rows, sample = run_demo(out, seconds, listener)
         translators, translated = run_translation_demo(out, translation_seconds, listener)
     if json:
-        told = {"rows": [row.to_dict() for row in rows], "sample": sample}
-        print_json({**told, "translators": [row.to_dict() for row in translators], "translated": dict(translated)})
+        record = {"rows": [row.to_dict() for row in rows], "sample": sample}
+        print_json({**record, "translators": [row.to_dict() for row in translators], "translated": dict(translated)})
         return
-    leaderboard.show(rows, title="pydoc topics, test text")
-    say(rows[0].protocol)
-    print(f"\nA sample from the best, {rows[0].model}:\n\n{sample}\n")
-    leaderboard.show(translators, title="English to German numbers, dates, times and prices, test pairs")
+    leaderboard.show(rows, title="Python help topics, test text")
+    print_note(rows[0].protocol)
+    print(f"\nSample from the best model, {rows[0].model}:\n\n{sample}\n")
+    leaderboard.show(translators, title="Numbers, dates, times and prices from English to German, test pairs")
     print()
     for line, translation in translated:
         print(f"{line} -> {translation}")

@@ -7,27 +7,36 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.common import Json, counting, print_json, say, tell_warnings
+from chainrule.cli.common import Json, print_json, print_note, print_warnings, show_progress
 from chainrule.cli.translate import BatchSize, Beams, LengthPenalty
 
 
 def distill(
-    teacher: Annotated[Path, typer.Argument(metavar="TEACHER", help="The folder of a trained translator.")],
-    data: Annotated[list[str], typer.Option(help="The sources to translate: a text, or pairs (given twice, or .tsv).")],
-    out: Annotated[Path, typer.Option(help="The new pairs: a .tsv file, or a .jsonl file.")],
+    teacher: Annotated[Path, typer.Argument(metavar="TEACHER", help="Folder of a trained translator.")],
+    data: Annotated[
+        list[str],
+        typer.Option(
+            help="Sources to translate: a text file, or pairs as two files (repeat --data) or one .tsv or .jsonl file."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="File of the new pairs, .tsv or .jsonl.")],
     num_beams: Beams = None,
     length_penalty: LengthPenalty = 1.0,
     batch_size: BatchSize = 32,
     json: Json = False,
 ) -> None:
-    """Write a teacher's translations of some sources as new pairs to train a student on; again goes on."""
-    from chainrule import api
-    from chainrule.experiments.distill import distill as run_distillation
+    """Translate sources with a teacher, to train a student.
 
-    tell_warnings()
-    with counting("distilling", "lines") as progress:
+    Rerun the same command to resume an interrupted translation.
+    """
+    from chainrule.experiments.distill import distill as run_distillation
+    from chainrule.runs.load import load_for
+    from chainrule.runs.translator import TranslatorRun
+
+    print_warnings()
+    with show_progress("distilling", "lines") as progress:
         count = run_distillation(
-            api.load_translator(teacher),
+            load_for("distill", TranslatorRun, teacher),
             data,
             out,
             progress=progress,
@@ -38,4 +47,4 @@ def distill(
     if json:
         print_json({"pairs": count, "out": str(out)})
     else:
-        say(f"{count:,} pairs in {out}")
+        print_note(f"{count:,} pairs written to {out}")

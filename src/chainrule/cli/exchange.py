@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Json, RunPath, counting, print_fields, print_json, say
+from chainrule.cli.common import Json, RunPath, print_fields, print_json, print_note, show_progress
 
 UNITS = {"arpa": "n-grams", "hf": "files", "word2vec": "words"}
 READ_UNITS = {**UNITS, "hf": "bytes"}
@@ -16,15 +16,17 @@ READ_UNITS = {**UNITS, "hf": "bytes"}
 def export(
     run: RunPath,
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="The file to write, compressed if it ends in .gz; of hf the folder.")
+        Path, typer.Argument(metavar="PATH", help="File to write, compressed if its name ends in .gz; for hf a folder.")
     ],
-    to: Annotated[str, typer.Option(help="The format: arpa, hf or word2vec.")] = "arpa",
+    to: Annotated[
+        str, typer.Option(help="Format: arpa (n-gram models), hf (Hugging Face) or word2vec (word vectors).")
+    ] = "arpa",
     json: Json = False,
 ) -> None:
-    """Write a model to files that other tools read."""
+    """Export a run to a file format of other tools."""
     from chainrule.interop.formats import export as export_run
 
-    with counting("exporting", UNITS.get(to, "parts")) as progress:
+    with show_progress("exporting", UNITS.get(to, "parts")) as progress:
         done = export_run(run, path, to=to, progress=progress)
     record: dict[str, Any] = {"path": str(done.path), "bytes": done.bytes}
     record |= {} if done.words is None else {"words": done.words, "vector_size": done.vector_size}
@@ -38,17 +40,17 @@ def import_(
     path: Annotated[
         str,
         typer.Argument(
-            metavar="PATH", help="An ARPA file, word vectors, or a Hugging Face folder or a package that holds one."
+            metavar="PATH", help="ARPA file, file of word vectors, Hugging Face folder, or package that contains one."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The run's folder.")],
+    out: Annotated[Path, typer.Option(help="Folder of the new run.")],
     json: Json = False,
 ) -> None:
-    """Make a run of a model that another tool wrote."""
+    """Import a model of another tool as a run."""
     from chainrule.interop.formats import format_of, import_run
 
-    with counting("importing", READ_UNITS[format_of(path)]) as progress:
-        folder = import_run(path, out, note=say, progress=progress)
+    with show_progress("importing", READ_UNITS[format_of(path)]) as progress:
+        folder = import_run(path, out, note=print_note, progress=progress)
     result = folder.read_result() or {}
     ngrams = result.get("ngrams", [])
     record = {"run": str(folder.path), **{key: result[key] for key in ("seconds", "parameters", "peak_memory")}}

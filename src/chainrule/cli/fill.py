@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.common import Json, RunPath, print_json, tell_warnings
+from chainrule.cli.common import Json, RunPath, print_json, print_warnings
 
 if TYPE_CHECKING:
     from chainrule.runs.masked import Filled
@@ -18,16 +18,21 @@ if TYPE_CHECKING:
 def fill(
     run: RunPath,
     text: Annotated[
-        str | None, typer.Argument(help="A text with [MASK] where words are missing; nothing: lines of standard input.")
+        str | None,
+        typer.Argument(help="Text with [MASK] for each missing word (default: the lines of standard input)."),
     ] = None,
-    top: Annotated[int, typer.Option(help="How many words to tell for each [MASK].")] = 5,
+    top: Annotated[int, typer.Option(help="Number of words to print for each [MASK].")] = 5,
     json: Json = False,
 ) -> None:
-    """Print the most probable words for every [MASK] of a text; with --json one object a text."""
-    from chainrule.runs.masked import load_masked
+    """Print the most probable words for every [MASK] of a text.
 
-    tell_warnings()
-    loaded = load_masked(run)
+    With --json it prints one object per text.
+    """
+    from chainrule.runs.load import load_for
+    from chainrule.runs.masked import MaskedRun
+
+    print_warnings()
+    loaded = load_for("fill", MaskedRun, run)
     lines: Iterable[str] = (line.rstrip("\n") for line in sys.stdin) if text is None else [text]
     for line in lines:
         filled = loaded.fill(line, top)
@@ -38,6 +43,6 @@ def fill(
 
 
 def _print(filled: list[Filled]) -> None:
-    """A line for each hidden word: its guesses, the best first, with their probabilities."""
+    """Print one line per mask: its words, most probable first, with their probabilities."""
     for one in filled:
         print("\t".join(f"{guess.word} {guess.probability:.4f}" for guess in one.guesses), flush=True)

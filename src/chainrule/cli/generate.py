@@ -9,46 +9,65 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Json, RunPath, Seed, print_json, say
+from chainrule.cli.common import Json, RunPath, Seed, print_json, print_note
 from chainrule.cli.score import read_prompt
 
 if TYPE_CHECKING:
-    from chainrule.runs.language_model import Generated, Run
+    from chainrule.inference.generate import Generated
+    from chainrule.runs.language_model import LanguageModelRun
 
 
 def generate(
     run: RunPath,
-    prompt: Annotated[str, typer.Option(help="What to continue; - reads it from standard input.")] = "",
+    prompt: Annotated[str, typer.Option(help="Text to continue; - reads it from standard input.")] = "",
     prompt_file: Annotated[
-        Path | None, typer.Option(help="A file to continue, such as one of examples; --prompt comes after it.")
+        Path | None,
+        typer.Option(help="File with the text to continue, for example few-shot examples; --prompt is appended."),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Stop after so many tokens.")] = 200,
-    num_beams: Annotated[int, typer.Option(help="Beam search with so many hypotheses.")] = 1,
-    length_penalty: Annotated[float, typer.Option(help="Beam search divides log p by length to this power.")] = 1.0,
-    temperature: Annotated[float | None, typer.Option(help="Sample; below 1 is safer, above 1 bolder.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample among the k best tokens.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 200,
+    num_beams: Annotated[int, typer.Option(help="Beam width; 1 searches greedily.")] = 1,
+    length_penalty: Annotated[
+        float, typer.Option(help="Beam search: rank hypotheses by log p / length^PENALTY.")
+    ] = 1.0,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="Sample at this temperature: below 1 favours probable tokens, above 1 rare ones."),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable tokens.")] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Sample among the best tokens that hold p of the probability.")
+        float | None, typer.Option(help="Sample from the most probable tokens whose probabilities add up to p.")
     ] = None,
-    num_return_sequences: Annotated[int, typer.Option(help="So many texts: sampled, or the n best of the beam.")] = 1,
+    num_return_sequences: Annotated[
+        int, typer.Option(help="Number of texts: samples, or the best hypotheses of the beam.")
+    ] = 1,
     seed: Seed = None,
     stop_at_eos: Annotated[
         bool | None,
-        typer.Option("--stop-at-eos/--no-stop-at-eos", help="End with the line (default: for words yes, else no)."),
+        typer.Option(
+            "--stop-at-eos/--no-stop-at-eos", help="Stop at the end of the line (default: only for word tokenisers)."
+        ),
     ] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(help="End before this text, in which \\n is a newline; may be repeated.")
+        list[str] | None, typer.Option(help="Stop before this text; \\n stands for a newline; repeatable.")
     ] = None,
     draft: Annotated[
-        str | None, typer.Option(metavar="RUN|lookup", help="A cheaper run that drafts; the text stays the same.")
+        str | None,
+        typer.Option(
+            metavar="RUN|lookup",
+            help="Speed up generation with drafts of a smaller run or of lookup; the output is unchanged.",
+        ),
     ] = None,
-    draft_tokens: Annotated[int, typer.Option(help="Tokens drafted at once at most.")] = 8,
+    draft_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per draft.")] = 8,
     json: Json = False,
 ) -> None:
-    """Continue a prompt: greedy, by beam search, or by sampling; one text is shown while it is made."""
-    from chainrule import api
+    """Continue a prompt by greedy search, beam search or sampling.
 
-    loaded = api.load(run)
+    A single text is printed while it is generated.
+    """
+    from chainrule.runs.language_model import LanguageModelRun
+    from chainrule.runs.load import load_for
+
+    loaded = load_for("generate", LanguageModelRun, run)
     prompt = sys.stdin.read() if prompt == "-" else prompt
     if prompt_file is not None:
         prompt = read_prompt(prompt_file) + prompt if prompt else read_prompt(prompt_file).removesuffix("\n")
@@ -61,9 +80,10 @@ def generate(
         "stop_at_eos": stop_at_eos,
         "stop": [text.replace("\\n", "\n").replace("\\t", "\t") for text in stop or []],
     }
-    options |= {"draft": draft if draft in (None, "lookup") else api.load(draft), "draft_tokens": draft_tokens}
-    for one in (loaded, options["draft"]):
-        getattr(one, "model", None)  # loaded before the clock starts
+    drafts = None if draft in (None, "lookup") else load_for("generate", LanguageModelRun, str(draft))
+    options |= {"draft": drafts or draft, "draft_tokens": draft_tokens}
+    for one in (loaded, drafts):
+        _ = one and one.model  # loaded before the clock starts
     if not json and num_beams == 1 and num_return_sequences == 1:
         _show(loaded, prompt, options)
         return
@@ -74,46 +94,47 @@ def generate(
     _report(loaded, texts, rate, options, json)
 
 
-def _show(run: Run, prompt: str, options: dict[str, Any]) -> None:
-    """Print one text while it is made, then how its draft fared."""
+def _show(run: LanguageModelRun, prompt: str, options: dict[str, Any]) -> None:
+    """Print one text while it is generated, then the statistics of its drafts."""
     from chainrule.base.devices import threads
     from chainrule.decoding import Drafted
-    from chainrule.inference.drafts import told_in_words
+    from chainrule.inference.drafts import draft_summary
 
     pieces, drafted = [], Drafted()
-    with threads(1):  # single rows are quickest with one
+    with threads(1):  # one row at a time is fastest with one thread
         for piece in run.stream(prompt, **options, drafted=drafted):
             pieces.append(piece)
             print(piece, end="", flush=True)
     print()
     if options["draft"] is not None:
-        say(told_in_words(drafted, _plain_step(run, "".join(pieces), options)))
+        print_note(draft_summary(drafted, _plain_step(run, "".join(pieces), options)))
 
 
-def _report(run: Run, texts: list[Generated], rate: float, options: dict[str, Any], json: bool) -> None:
-    from chainrule.inference.drafts import told
+def _report(run: LanguageModelRun, texts: list[Generated], rate: float, options: dict[str, Any], json: bool) -> None:
+    from chainrule.inference.drafts import draft_figures
 
     if json:
         first = texts[0]
         log_probs = {"log_probs": [text.log_prob for text in texts]} if first.log_prob is not None else {}
-        found = {"texts": [text.text for text in texts], **log_probs, "tokens_per_second": round(rate, 1)}
+        record = {"texts": [text.text for text in texts], **log_probs, "tokens_per_second": round(rate, 1)}
         if first.drafted is not None:
-            found["draft"] = told(first.drafted, _plain_step(run, first.text, options))
-        print_json(found)
+            record["draft"] = draft_figures(first.drafted, _plain_step(run, first.text, options))
+        print_json(record)
         return
     for number, text in enumerate(texts, 1):
         if len(texts) > 1:
-            known = "" if text.log_prob is None else f", log p {text.log_prob:.3f}"
-            say(f"--- {number}{known}")
+            score = "" if text.log_prob is None else f", log p {text.log_prob:.3f}"
+            print_note(f"--- {number}{score}")
         print(text.text)
 
 
-def _plain_step(run: Run, text: str, options: dict[str, Any]) -> float:
-    """Seconds of a step without a draft, after a text, chosen from as the text was."""
+def _plain_step(run: LanguageModelRun, text: str, options: dict[str, Any]) -> float:
+    """Seconds of one step without a draft, after `text` and with the same sampling options."""
     from chainrule.base.devices import threads
     from chainrule.inference.drafts import plain_step_seconds
-    from chainrule.runs.language_model import chooser
+    from chainrule.inference.generate import GenerationOptions
 
-    choose = chooser(options["temperature"], options["top_k"], options["top_p"], seed=0)
+    sampling = {name: options[name] for name in ("temperature", "top_k", "top_p")}
+    choose = GenerationOptions(**sampling, seed=0).chooser()
     with threads(1):
-        return plain_step_seconds(run, text, choose)
+        return plain_step_seconds(run.subject, text, choose)

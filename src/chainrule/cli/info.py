@@ -8,11 +8,20 @@ from chainrule.cli.common import Json, RunPath, print_fields, print_json
 
 
 def models(json: Json = False) -> None:
-    """List the models there are."""
+    """List the available models."""
     from chainrule.registry import MODELS
+    from chainrule.tasks.task import model_task
 
     listed = [
-        {"name": entry.name, **entry.about, "about": (entry.make.__doc__ or "").partition("\n")[0]}
+        {
+            "name": entry.name,
+            "family": entry.family,
+            "task": model_task(entry.name).kind,
+            **({} if entry.make.fitting == "gradients" else {"made_by": entry.make.fitting}),
+            **({"counterpart": entry.counterpart} if entry.counterpart else {}),
+            **({"objective": entry.objective} if entry.objective else {}),
+            "about": (entry.make.__doc__ or "").partition("\n")[0],
+        }
         for entry in MODELS.entries()
     ]
     if json:
@@ -23,12 +32,12 @@ def models(json: Json = False) -> None:
 
 
 def info(run: RunPath, json: Json = False) -> None:
-    """Tell what a run is: model, tokeniser, size, training, signature."""
+    """Show the model, tokeniser, size and training of a run."""
     from chainrule import api
 
-    told: dict[str, Any] = api.load(run).info()
+    record: dict[str, Any] = api.load(run).info()
     if json:
-        print_json(told)
+        print_json(record)
     else:
-        signature = told.pop("signature")
-        print_fields({**told, **{f"signature {name}": value for name, value in signature.items()}})
+        signature = record.pop("signature")
+        print_fields({**record, **{f"signature {name}": value for name, value in signature.items()}})

@@ -1,6 +1,6 @@
-"""The command line: one thin file a verb, gathered here.
+"""The command line: registers the verbs, each of which has its own module.
 
-Torch is imported inside the verbs, so --help answers at once.
+Torch is imported inside the verbs, so that --help answers quickly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from chainrule.errors import ChainruleError
 
 app = typer.Typer(
     name="chainrule",
-    help="Train, measure and use models of sequences: one contract, one measure (bits per byte), one decoder.",
+    help="Train, evaluate and use sequence models: language models, translators, classifiers, taggers, word vectors.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -63,30 +63,37 @@ app.command("tokenize")(tokenize.tokenize)
 
 
 def main() -> None:
-    """Run a verb; a mistake becomes one line and exit code 2, Ctrl-C exit code 130."""
+    """Run a verb. A user's mistake prints one line and exits with code 2, Ctrl-C with code 130."""
     try:
         app(_repeat(sys.argv[1:], "--prune"))
     except ChainruleError as error:
         print(f"chainrule: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("chainrule: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        sys.stderr.close()
-        sys.exit(0)
+    except SystemExit as exit_:
+        reason = _exit_reason(exit_)
+        if isinstance(reason, BrokenPipeError):  # the reader of the output, for example `head`, has read enough
+            sys.exit(0)
+        if isinstance(reason, KeyboardInterrupt):
+            print("chainrule: interrupted", file=sys.stderr)
+        raise
+
+
+def _exit_reason(exit_: SystemExit) -> BaseException | None:
+    """The exception that typer turned into an exit."""
+    context = exit_.__context__
+    return context.__cause__ or context if context else None
 
 
 def _repeat(arguments: list[str], option: str) -> list[str]:
-    """`--prune 0 0 1` as `--prune 0 --prune 0 --prune 1`, the only way the parser takes a list."""
-    spread: list[str] = []
+    """Rewrite `--prune 0 0 1` as `--prune 0 --prune 0 --prune 1`, the only form of a list that typer parses."""
+    repeated: list[str] = []
     following = False
     for argument in arguments:
-        if following and argument.isdecimal() and spread[-1] != option:
-            spread.append(option)
+        if following and argument.isdecimal() and repeated[-1] != option:
+            repeated.append(option)
         following = argument == option or (following and argument.isdecimal())
-        spread.append(argument)
-    return spread
+        repeated.append(argument)
+    return repeated
 
 
 if __name__ == "__main__":

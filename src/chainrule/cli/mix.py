@@ -7,34 +7,43 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.common import Field, Json, counting, print_fields, print_json, say
+from chainrule.cli.common import Field, Json, print_fields, print_json, print_note, show_progress
 
 if TYPE_CHECKING:
-    from chainrule.runs.language_model import Run
+    from chainrule.runs.language_model import LanguageModelRun
 
 
 def mix(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Runs of language models with one vocabulary.")],
-    valid: Annotated[list[str], typer.Option(help="The text that the weights are fitted on.")],
-    out: Annotated[Path, typer.Option(help="The mixture's folder.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Runs of language models with the same vocabulary.")
+    ],
+    valid: Annotated[list[str], typer.Option(help="Text on which the weights are fitted; repeatable.")],
+    out: Annotated[Path, typer.Option(help="Folder of the mixture.")],
     caches: Annotated[
-        list[str] | None, typer.Option("--cache", help="Add a cache: unigram, continuous; may be repeated.")
+        list[str] | None, typer.Option("--cache", help="Add a cache, unigram or continuous; repeatable.")
     ] = None,
-    buckets: Annotated[bool, typer.Option("--buckets", help="Weights by how well the context is known.")] = False,
+    buckets: Annotated[
+        bool, typer.Option("--buckets", help="Fit separate weights for contexts seen often and rarely.")
+    ] = False,
     options: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="cache.decay, cache.theta or cache.window, e.g. cache.theta=0.1."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set cache.decay, cache.theta or cache.window, for example cache.theta=0.1; repeatable.",
         ),
     ] = None,
     field: Field = None,
     json: Json = False,
 ) -> None:
-    """Mix runs, and caches, by the weights that fit a text best; the result is a run."""
+    """Mix language models and caches into one run.
+
+    The weights maximise the probability of the --valid text.
+    """
     from chainrule.config import parse_settings
     from chainrule.experiments.mix import mix as mix_runs
 
-    with counting("mixing") as progress:
+    with show_progress("mixing") as progress:
         run = mix_runs(
             runs,
             valid=valid,
@@ -43,15 +52,15 @@ def mix(
             buckets=buckets,
             settings=parse_settings(options or []),
             field=field,
-            note=say,
+            note=print_note,
             progress=progress,
         )
     _report(run, valid, field, json)
 
 
-def _report(run: Run, valid: list[str], field: str | None, json: bool) -> None:
-    """What the mixing came to."""
-    with counting("evaluating") as progress:
+def _report(run: LanguageModelRun, valid: list[str], field: str | None, json: bool) -> None:
+    """Evaluate the mixture and print the result."""
+    with show_progress("evaluating") as progress:
         measured = run.evaluate(valid, field=field, progress=progress).to_dict()
     keys = ("steps", "seconds", "parameters", "tokens_per_second", "peak_memory", "weights")
     result = {"run": str(run.folder.path), **{key: run.result[key] for key in keys}}
@@ -61,4 +70,4 @@ def _report(run: Run, valid: list[str], field: str | None, json: bool) -> None:
     weights = {f"weight of {name}": value for name, value in result.pop("weights").items()}
     shown = {f"valid {key}": measured[key] for key in ("perplexity", "bits_per_byte")}
     print_fields({**result, **weights, **shown})
-    say(measured["protocol"])
+    print_note(measured["protocol"])

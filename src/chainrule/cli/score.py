@@ -8,71 +8,83 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from chainrule.cli.common import Field, Json, LiveSettings, RunPath, print_json, say, tell_warnings
+from chainrule.cli.common import Field, Json, LiveSettings, RunPath, print_json, print_note, print_warnings
 
 if TYPE_CHECKING:
     from chainrule.inference.few_shot import Normalise
-    from chainrule.runs.language_model import LineScore, Run
+    from chainrule.inference.score import LineScore
+    from chainrule.runs.language_model import LanguageModelRun
 
 
 def score(
     run: RunPath,
-    file: Annotated[Path, typer.Argument(help="A text, scored line by line; - or nothing: standard input.")] = Path(
-        "-"
-    ),
-    target: Annotated[Path | None, typer.Argument(help="Of a translator: the translations to score.")] = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Show log p of every token.")] = False,
+    file: Annotated[Path, typer.Argument(help="Text file to score line by line; - is standard input.")] = Path("-"),
+    target: Annotated[Path | None, typer.Argument(help="Translators: file of the translations to score.")] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Print the log-probability of every token.")] = False,
     choices: Annotated[
         list[str] | None,
-        typer.Option(help="What may follow each line: repeated, or a file of one a line; the best is printed."),
+        typer.Option(
+            help="Candidate continuations of each line, as a text (repeatable) or a file with one per line. Prints "
+            "the best."
+        ),
     ] = None,
-    prompt_file: Annotated[Path | None, typer.Option(help="Choices: a file of examples, put before each line.")] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option(help="With choices: file of examples that is put before each line.")
+    ] = None,
     normalise: Annotated[
-        Literal["none", "token", "byte"], typer.Option(help="Choices: compare log p as it is, by token or by byte.")
+        Literal["none", "token", "byte"],
+        typer.Option(help="With choices: rank by total log-probability, by its mean per token, or per byte."),
     ] = "none",
     field: Field = None,
     settings: LiveSettings = None,
     json: Json = False,
 ) -> None:
-    """Print log p of each line in nats, its <eos> included; with --json one object a line.
+    """Print the log-probability of each line.
 
-    With --choices, or JSON lines of prompt, choices and answer, print which choice is the most probable after each.
-    A translator scores given translations: FILE and TARGET are parallel, or FILE holds pairs (.tsv, .jsonl).
+    It is in nats and includes the end of the line. With --choices, or with JSON lines of prompt, choices and answer,
+    print the most probable choice after each prompt. A translator scores given translations: FILE and TARGET are
+    parallel, or FILE contains pairs (.tsv, .jsonl). With --json it prints one object per line.
     """
-    from chainrule import api
     from chainrule.config import parse_settings
     from chainrule.inference.few_shot import hold_choices
+    from chainrule.runs.language_model import LanguageModelRun
+    from chainrule.runs.load import load
     from chainrule.runs.translator import TranslatorRun
     from chainrule.text.readers import lines_in, open_texts
 
-    tell_warnings()
-    loaded = api.load(run, settings=parse_settings(settings or []))
-    if choices or prompt_file or hold_choices(file):
-        _choose(loaded, file, choices or [], read_prompt(prompt_file) if prompt_file else "", normalise, json)
-        return
-    if isinstance(loaded, TranslatorRun):
+    print_warnings()
+    loaded = load(run, settings=parse_settings(settings or []))
+    asks = choices or prompt_file or hold_choices(file)
+    if isinstance(loaded, TranslatorRun) and not asks:
         _print(loaded.score_pairs([file] if target is None else [file, target]), tokens, json)
         return
+    if not isinstance(loaded, LanguageModelRun):
+        raise loaded.missing("score --choices" if asks else "score")
+    if asks:
+        _choose(loaded, file, choices or [], read_prompt(prompt_file) if prompt_file else "", normalise, json)
+        return
     if target is not None:
-        api.load_translator(run)  # which says that it is none
+        raise loaded.missing("translate")
     if not tokens:
         for log_probs, counts in loaded.score_text(str(file), field=field):
             lines = map('{{"log_prob": {!r}, "tokens": {}}}'.format if json else "{:.4f}".format, log_probs, counts)
-            print("\n".join(lines).replace(": -inf,", ": null,"), flush=True)  # which JSON lacks
+            print("\n".join(lines).replace(": -inf,", ": null,"), flush=True)  # JSON has no infinity
         return
     texts = open_texts([str(file)], field=field or loaded.config.data.field)
     _print(loaded.score(lines_in(texts, any_bytes=loaded.tokenizer.any_bytes)), tokens, json)
 
 
 def read_prompt(path: Path) -> str:
-    """A file of text, whole."""
+    """The whole text of a file."""
     from chainrule.text.readers import open_texts
 
     return "".join(open_texts([path]).strings())
 
 
-def _choose(run: Run, file: Path, given: list[str], examples: str, normalise: Normalise, json: bool) -> None:
-    """Print the best choice after each prompt, and how often it was the answer where answers are known."""
+def _choose(
+    run: LanguageModelRun, file: Path, given: list[str], examples: str, normalise: Normalise, json: bool
+) -> None:
+    """Print the best choice after each prompt and, where answers are known, the accuracy."""
     from itertools import tee
 
     from chainrule.inference.few_shot import Question, Tally, are_records, best_of, choose, read_choices, read_questions
@@ -84,19 +96,22 @@ def _choose(run: Run, file: Path, given: list[str], examples: str, normalise: No
     else:
         lines = lines_in(open_texts([file]), any_bytes=run.tokenizer.any_bytes)
         questions = (Question(examples + line, tuple(alternatives)) for line in lines)
-    tally, (asked, told) = Tally(), tee(questions)
-    for question, found in zip(told, choose(run, asked), strict=True):
-        best = best_of(found, normalise)
-        tally.add(question, found)
+    tally, (inputs, questions) = Tally(), tee(questions)
+    for question, scored in zip(questions, choose(run.subject, inputs), strict=True):
+        best = best_of(scored, normalise)
+        tally.add(question, scored)
         if json:
             right = {} if question.answer is None else {"answer": question.answer, "correct": best == question.answer}
-            print_json({"best": found[best].text, "index": best, **right, "choices": [one.to_dict() for one in found]})
+            record = {"best": scored[best].text, "index": best, **right}
+            print_json({**record, "choices": [one.to_dict() for one in scored]})
         else:
-            print(found[best].text, flush=True)
+            print(scored[best].text, flush=True)
     if tally.questions and json:
         print_json(tally.to_dict(normalise))
     elif tally.questions:
-        say(f"{tally.correct[normalise]:,} of {tally.questions:,} right: accuracy {tally.accuracy(normalise):.4f}")
+        print_note(
+            f"{tally.correct[normalise]:,} of {tally.questions:,} correct: accuracy {tally.accuracy(normalise):.4f}"
+        )
 
 
 def _print(scores: Iterator[LineScore], tokens: bool, json: bool) -> None:

@@ -10,44 +10,42 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.classify import shown
-from chainrule.cli.common import Json, RunPath, lines_of, print_json, tell_warnings
+from chainrule.cli.classify import with_progress
+from chainrule.cli.common import Json, RunPath, print_json, print_warnings, read_lines
 
 File = Annotated[
-    Path, typer.Argument(help="Words in columns, or sentences with --plain; - or nothing: standard input.")
+    Path,
+    typer.Argument(help="File with one word per line, or with --plain one sentence per line; - is standard input."),
 ]
 
 
 def tag(
     run: RunPath,
     file: File = Path("-"),
-    plain: Annotated[bool, typer.Option("--plain", help="Read a sentence a line, words between spaces.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Read one sentence per line, with spaces between the words.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Tag every word: its line comes out as it was, the tag behind it as the last column, sentences in order.
+    """Tag every word of a text.
 
-    Blank lines and -DOCSTART- lines stay as they are. With --json one object a sentence.
+    The output repeats the input and adds the tag to each word's line as the last column. Blank lines and -DOCSTART-
+    lines stay unchanged. With --json it prints one object per sentence.
     """
-    from chainrule import api
-    from chainrule.errors import RunError
     from chainrule.runs.labels import TaggerRun
+    from chainrule.runs.load import load_for
 
-    loaded = api.load(run)
-    if not isinstance(loaded, TaggerRun):
-        raise RunError(
-            f"{run} is a {loaded.config.model.name}, which is no tagger; train one with: chainrule train TAGGED.conll "
-            "--model tagger"
-        )
-    tell_warnings()
-    # What was read and waits for its tags: the lines of each sentence, those that hold no word among them.
+    loaded = load_for("tag", TaggerRun, run)
+    print_warnings()
+    # Sentences that were read but not yet tagged: all lines of each, those without a word included.
     waiting: deque[list[str]] = deque()
-    blocks = _plain(lines_of(file), waiting) if plain else _columns(lines_of(file), waiting)
-    for tags in shown(loaded.tag(blocks), "tagging"):
+    blocks = _plain(read_lines(file), waiting) if plain else _columns(read_lines(file), waiting)
+    for tags in with_progress(loaded.tag(blocks), "tagging"):
         _print(waiting.popleft(), tags, json)
 
 
 def _plain(lines: Iterator[str], waiting: deque[list[str]]) -> Iterator[list[str]]:
-    """Sentences of lines, each word as if it had a line of its own."""
+    """Split each line into the words of a sentence; `waiting` gets one line per word."""
     for line in lines:
         words = line.split()
         waiting.append([*words, ""])
@@ -55,7 +53,7 @@ def _plain(lines: Iterator[str], waiting: deque[list[str]]) -> Iterator[list[str
 
 
 def _columns(lines: Iterator[str], waiting: deque[list[str]]) -> Iterator[list[str]]:
-    """Sentences of blocks of lines; the line that ends one belongs to it."""
+    """Collect the lines of each sentence, the line that ends it included, and yield its words."""
     block: list[str] = []
     for line in lines:
         block.append(line)
@@ -69,7 +67,7 @@ def _columns(lines: Iterator[str], waiting: deque[list[str]]) -> Iterator[list[s
 
 
 def has_word(line: str) -> bool:
-    """Whether a line of columns holds a word; blank ones and those between documents hold none."""
+    """Whether a line of columns has a word: blank lines and document separators have none."""
     from chainrule.text.formats.tags import DOCUMENT
 
     columns = line.split()
@@ -83,6 +81,6 @@ def _print(block: list[str], tags: list[str], json: bool) -> None:
     rest = iter(tags)
     for line in block:
         separator = "\t" if "\t" in line else " "
-        told = f"{line.rstrip()}{separator}{next(rest)}" if has_word(line) else line
-        sys.stdout.write(told + "\n")
+        tagged = f"{line.rstrip()}{separator}{next(rest)}" if has_word(line) else line
+        sys.stdout.write(tagged + "\n")
     sys.stdout.flush()

@@ -11,24 +11,25 @@ from chainrule.cli.common import Field, Json, print_json
 
 def tokenize(
     tokenizer: Annotated[
-        str, typer.Argument(metavar="RUN|FILE|KIND", help="A run, a tokenizer file, or a kind to fit.")
+        str,
+        typer.Argument(metavar="RUN|FILE|KIND", help="A run, a tokenizer file, or a kind that is fitted to the text."),
     ],
-    file: Annotated[str, typer.Argument(help="The text; - or nothing: standard input.")] = "-",
-    vocab_size: Annotated[int | None, typer.Option(help="When a kind is fitted: most tokens it may know.")] = None,
-    ids: Annotated[bool, typer.Option("--ids", help="Print numbers instead of pieces.")] = False,
+    file: Annotated[str, typer.Argument(help="Text file; - is standard input.")] = "-",
+    vocab_size: Annotated[int | None, typer.Option(help="Maximum number of tokens of a kind that is fitted.")] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Print token ids instead of pieces.")] = False,
     field: Field = None,
     json: Json = False,
 ) -> None:
-    """Show how text becomes tokens, a line for a line."""
+    """Print the tokens of a text, one output line per input line."""
     from chainrule.text.readers import open_texts
     from chainrule.text.tokenizers import train_tokenizer
 
     texts = open_texts([file], field=field or "text")
-    made = train_tokenizer(tokenizer, texts, vocab_size=vocab_size)
-    for block in made.blocks(texts):
+    fitted = train_tokenizer(tokenizer, texts, vocab_size=vocab_size)
+    for block in fitted.blocks(texts):
         for line in block.split("\n")[: -1 if block.endswith("\n") else None]:
-            encoded = [int(token) for token in made.encode(line)]
-            pieces = [made.piece(token) for token in encoded]
+            encoded = [int(token) for token in fitted.encode(line)]
+            pieces = [fitted.piece(token) for token in encoded]
             if json:
                 print_json({"ids": encoded, "pieces": pieces})
             else:

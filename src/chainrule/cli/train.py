@@ -7,62 +7,71 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.common import Field, Json, Seed, Settings, print_fields, print_json, say, training_display
+from chainrule.cli.common import Field, Json, Seed, Settings, print_fields, print_json, print_note, training_display
 
 if TYPE_CHECKING:
-    from chainrule.runs.language_model import Run
+    from chainrule.runs.base import Run
 
-Order = Annotated[int | None, typer.Option(help="N of ngram and feedforward (default: 5).")]
+Order = Annotated[int | None, typer.Option(help="ngram and feedforward: length N of the n-grams (default: 5).")]
 Smoothing = Annotated[
     str | None,
     typer.Option(
-        help="ngram: modified-kneser-ney (default), kneser-ney, absolute, witten-bell, katz, jelinek-mercer, additive, "
-        "mle or stupid-backoff."
+        help="ngram: smoothing method, one of modified-kneser-ney (default), kneser-ney, absolute, witten-bell, katz, "
+        "jelinek-mercer, additive, mle, stupid-backoff."
     ),
 ]
 Prune = Annotated[
     list[int] | None,
-    typer.Option(metavar="N…", help="ngram: leave out n-grams seen so often or less, a number an order: 0 0 1."),
+    typer.Option(metavar="N…", help="ngram: drop n-grams that occur at most N times, one N per order, e.g. 0 0 1."),
 ]
-Quantize = Annotated[bool, typer.Option("--quantize", help="ngram: keep probabilities as bytes.")]
-Memory = Annotated[str | None, typer.Option(help="ngram: count in so much memory (1G), the rest on disk.")]
+Quantize = Annotated[bool, typer.Option("--quantize", help="ngram: store each probability in one byte.")]
+Memory = Annotated[str | None, typer.Option(help="ngram: maximum memory for counting, e.g. 1G; the rest goes to disk.")]
 
 
 Data = Annotated[
     list[str],
     typer.Argument(
         metavar="DATA…",
-        help="Files, folders, - or hf:NAME/CONFIG:SPLIT; a translator takes two files, source then target, or one "
-        ".tsv or .jsonl of pairs; a classifier a .tsv or .jsonl of labelled texts, a tagger columns of words and tags.",
+        help="Text as files, folders, - for standard input, or hf:NAME/CONFIG:SPLIT. Translators: two files, source "
+        "then target, or .tsv or .jsonl files of pairs. Classifiers: .tsv or .jsonl files of labelled texts. Taggers: "
+        "files with columns of words and tags.",
     ),
 ]
 Valid = Annotated[
-    list[str] | None, typer.Option(help="Validation text, or pairs as in DATA (default: the last 5% of DATA).")
+    list[str] | None,
+    typer.Option(help="Validation data, in the form of DATA; repeatable (default: the last 5% of DATA)."),
 ]
 Tokenizer = Annotated[
     str | None,
-    typer.Option(help="word, char, byte, bpe, unigram, jieba, or a tokenizer file (default: by the text)."),
+    typer.Option(
+        help="Tokeniser: word, char, byte, bpe, unigram, jieba, or a tokenizer file (default: chosen from the text)."
+    ),
 ]
-Output = Annotated[str | None, typer.Option(help="softmax, hierarchical, adaptive, sampled or nce (default: softmax).")]
+VocabSize = Annotated[int | None, typer.Option(help="Maximum number of tokens of the tokeniser.")]
+Output = Annotated[
+    str | None, typer.Option(help="Output layer: softmax (default), hierarchical, adaptive, sampled or nce.")
+]
 Objective = Annotated[
     str | None,
     typer.Option(
-        help="likelihood (default), scheduled-sampling; translators: policy-gradient, minimum-risk; t5: spans; "
-        "bert: masked; classifier and tagger: labels."
+        help="Training objective: likelihood (default) or scheduled-sampling; for translators also policy-gradient and "
+        "minimum-risk; t5: spans; bert: masked; classifier and tagger: labels."
     ),
 ]
 
 
 SHOWN = ("perplexity", "bits_per_byte", "bleu", "exact_match", "masked_accuracy", "accuracy", "f1")
-"""What is told of a validation when a training has ended, where it was measured."""
+"""Metrics that are printed after training, if the validation has them."""
 
 
 def train(
     data: Data,
-    model: Annotated[str | None, typer.Option(help="See `chainrule models` (default: lstm).")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model name; list them with chainrule models (default: lstm).")
+    ] = None,
     valid: Valid = None,
     tokenizer: Tokenizer = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Most tokens the tokeniser may know.")] = None,
+    vocab_size: VocabSize = None,
     output: Output = None,
     objective: Objective = None,
     order: Order = None,
@@ -70,23 +79,30 @@ def train(
     prune: Prune = None,
     quantize: Quantize = False,
     memory: Memory = None,
-    init: Annotated[Path | None, typer.Option(help="Start from this run's tokeniser, model and weights.")] = None,
+    init: Annotated[Path | None, typer.Option(help="Start from the tokeniser, model and weights of this run.")] = None,
     init_embedding: Annotated[
-        str | None, typer.Option(help="Start words from the vectors of a run, or of a file in word2vec's format.")
+        str | None, typer.Option(help="Start the embedding from the word vectors of a run or of a word2vec file.")
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Pairs: rows of a batch times its longest, at most.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of options, such as a recipe.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Translators: maximum batch size, rows times the length of the longest.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of options, for example a recipe.")] = None,
     settings: Settings = None,
-    minutes: Annotated[float | None, typer.Option(help="Train for so long (default: 5 if no budget is given).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Train for so many optimiser steps.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Train for so many passes over the text.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Budget in minutes of training (default: 5 if no budget is given).")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget in optimiser steps.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Budget in passes over the data.")] = None,
     seed: Seed = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps (default: auto).")] = None,
+    device: Annotated[str | None, typer.Option(help="Device: auto (default), cpu, cuda or mps.")] = None,
     field: Field = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder (default: runs/MODEL-TEXT).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/MODEL-TEXT).")] = None,
     json: Json = False,
 ) -> None:
-    """Train a model on text, or a translator on pairs. The same command goes on where it stopped; Ctrl-C saves."""
+    """Train a model; rerun the same command to resume.
+
+    Ctrl-C saves the state of the training and stops it. A finished training continues with a larger budget.
+    """
     from chainrule import api
     from chainrule.config import parse_settings
 
@@ -116,24 +132,24 @@ def train(
             settings=parse_settings(settings or []),
             listener=listener,
         )
-    if not run.leads:
+    if not run.is_main_process:
         return
     if not run.result:
-        say(f"stopped and saved; the same command goes on from here: {run.folder.path}")
+        print_note(f"stopped and saved in {run.folder.path}; rerun the same command to resume")
         raise typer.Exit(130)
     _report(run, json)
 
 
 def _report(run: Run, json: bool) -> None:
-    """What the training came to."""
+    """Print the result of the training and of the last validation."""
     measured = run.validation()
     result = {key: run.result[key] for key in ("steps", "seconds", "parameters", "tokens_per_second", "peak_memory")}
     if json:
         print_json({"run": str(run.folder.path), **result, "valid": measured.to_dict()})
         return
-    names = [name for name in SHOWN if hasattr(measured, name)]
-    shown = {f"valid {name}": getattr(measured, name) for name in names}
+    figures = measured.figures()
+    shown = {f"valid {name}": figures[name] for name in SHOWN if name in figures}
     print_fields({"run": str(run.folder.path), **result, **shown})
-    say(measured.protocol)
+    print_note(measured.to_dict()["protocol"])
     if run.config.recipe:
-        say(f"the recipe expects: {run.config.recipe.expected}")
+        print_note(f"expected by the recipe: {run.config.recipe.expected}")

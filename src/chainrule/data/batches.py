@@ -1,7 +1,4 @@
-"""Tokens to batches. Batch number i is a function of i alone, so resuming needs no more than a number.
-
-Legend: B batch, T time.
-"""
+"""Batches of the tokens of a text. Batch i is a function of i, so that training resumes from a number."""
 
 from __future__ import annotations
 
@@ -22,30 +19,30 @@ class Batches(Protocol):
     per_epoch: int
 
     def batch(self, index: int) -> tuple[Batch, bool]:
-        """Batch `index`, and whether the carried state begins anew before it."""
+        """Batch `index`, and whether the carried state is reset before it."""
         ...
 
 
 def _batch(rows_BT: Tokens) -> Batch:
-    """Rows of T + 1 tokens: the first T are read, the last T predicted."""
+    """Rows of T + 1 tokens as a batch: the first T are read, the last T predicted."""
     tokens = torch.from_numpy(rows_BT.astype(np.int64))
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
-def _rows(most: int, world: int) -> int:
-    """Rows of a batch over all processes: no more than there are, and the same number for each process."""
-    if world > 1 and most < world:
+def _rows(available: int, world: int) -> int:
+    """Rows of a batch over all processes: at most those available, and the same number for each process."""
+    if world > 1 and available < world:
         raise DataError(
             f"the text is too short to give each of {world} processes a row of the batch; "
             "start fewer processes or train on more text."
         )
-    return max(1, most - most % world)
+    return max(1, available - available % world)
 
 
 class StreamBatches:
-    """The text cut into B contiguous tracks, walked T tokens at a time, for models that carry their state.
+    """The text cut into B contiguous tracks, read T tokens at a time, for models that carry their state.
 
-    From the second epoch on the text is read from another starting point, so that chunks never fall twice alike.
+    From the second epoch on the text is read from a random starting point, so that it is cut differently each time.
     """
 
     def __init__(
@@ -60,10 +57,10 @@ class StreamBatches:
     def batch(self, index: int) -> tuple[Batch, bool]:
         epoch, chunk = divmod(index, self.per_epoch)
         begin, end = chunk * self.length, min((chunk + 1) * self.length, self.track)
-        places = self._offset(epoch) + self.rows[:, None] * self.track + np.arange(begin - 1, end)
-        rows_BT = np.asarray(self.tokens[places % len(self.tokens)])
+        positions = self._offset(epoch) + self.rows[:, None] * self.track + np.arange(begin - 1, end)
+        rows_BT = np.asarray(self.tokens[positions % len(self.tokens)])
         if epoch == 0 and chunk == 0 and self.rows[0] == 0:
-            rows_BT[0, 0] = self.eos  # before the first token of the text stands the end of a line
+            rows_BT[0, 0] = self.eos  # the token before the first of the text
         return _batch(rows_BT), chunk == 0
 
     def _offset(self, epoch: int) -> int:
@@ -71,7 +68,7 @@ class StreamBatches:
 
 
 class BlockBatches:
-    """Blocks of T tokens in random order, each seen once an epoch, for models that see a window."""
+    """Blocks of T tokens in random order, each once per epoch, for models that see a window."""
 
     def __init__(
         self, tokens: Tokens, batch_size: int, length: int, *, eos: int, seed: int, rank: int, world: int
@@ -90,7 +87,7 @@ class BlockBatches:
         return _batch(np.asarray(self.tokens[starts[:, None] + np.arange(self.length + 1)])), True
 
     def _starts(self, epoch: int) -> Tokens:
-        """Where the blocks of an epoch begin: a random grid in random order."""
+        """Where the blocks of an epoch begin: a grid with a random offset, in random order."""
         if self._order[0] != epoch:
             rng = np.random.default_rng([self.seed, epoch])
             slack = len(self.tokens) - 1 - self.blocks * self.length

@@ -1,26 +1,25 @@
 """Labelled texts as tokens, and batches of them.
 
-A text is read as its tokens and `eos`; of a pair both are, one behind the other: a₁ … a_m eos b₁ … b_n eos, and
-`parts_BS` says which of the two each token is of. What is longer than an encoder can read is cut, of a pair the longer
-text first; how many texts that befalls is counted.
+A text is read as its tokens and `eos`; a pair of texts as one sequence, a₁ … a_m eos b₁ … b_n eos, where `parts_BS` is
+0 for the tokens of the first text and 1 for those of the second. Texts longer than the encoder can read are cut, in a
+pair the longer text first; `cut` counts them.
 
-Batches have a number of rows that are about equally long: the texts are drawn in random order, sorted by length within
-pools of many batches, and cut. Batch i is a function of i.
-
-Legend: B batch, S tokens of a text, L labels, P texts.
+A batch has a fixed number of texts of similar length: the texts are shuffled, sorted by length within pools of many
+batches, and cut into batches. Batch i is a function of i.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from chainrule.data.pairs import Rows
+from chainrule.data.grouping import by_length
+from chainrule.data.rows import Indices, Rows
 from chainrule.errors import DataError
 from chainrule.text.formats.labels import Labels
 from chainrule.types import Batch, Source
@@ -28,123 +27,122 @@ from chainrule.types import Batch, Source
 POOL = 64
 """Batches whose texts are sorted together."""
 
-Numbers = NDArray[np.integer[Any]]
-
 
 class Examples(Protocol):
-    """What batches are made of: texts with labels, or sentences with tags."""
+    """Examples to make batches of: texts with labels, or sentences with tags."""
 
     @property
     def labels(self) -> Labels: ...
 
     def __len__(self) -> int: ...
 
-    def lengths(self) -> Numbers:
-        """The tokens that are read of each, P."""
+    def lengths(self) -> Indices:
+        """The number of tokens read of each example, P."""
         ...
 
-    def batch(self, numbers_B: Numbers) -> Batch: ...
+    def batch(self, indices_B: Indices) -> Batch: ...
 
     def targets(self) -> NDArray[np.int64]:
-        """What is to be told: the label of each text, P, or all of them, PL, or the tag of each word, W."""
+        """To be predicted: the label of each text, P, or 0 and 1 for each label, PC, or the tag of each word, N."""
         ...
 
-    def put(self, told: NDArray[np.int64], numbers_B: Numbers, chosen: NDArray[np.int64]) -> None:
-        """Put what was chosen for a batch into an array like the targets."""
+    def scatter(self, predicted: NDArray[np.int64], indices_B: Indices, chosen: NDArray[np.int64]) -> None:
+        """Write the predictions of a batch to their places in `predicted`, an array like the targets."""
         ...
 
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Texts, or pairs of texts, each with its labels; `most` tokens of one are read."""
+    """Texts, or pairs of texts, with their labels; at most `max_tokens` of each are read."""
 
     rows: Rows
     second: Rows | None
     labels: Labels
-    most: int | None = None
+    max_tokens: int | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @cached_property
-    def _kept(self) -> tuple[Numbers, Numbers]:
-        """The tokens that are read of each text and of its partner, `eos` among them."""
+    def _read(self) -> tuple[Indices, Indices]:
+        """The number of tokens read of each text and of its partner, `eos` included, P each."""
         first_P = self.rows.lengths_P + 1
         second_P = np.zeros_like(first_P) if self.second is None else self.second.lengths_P + 1
-        if self.most is None:
+        if self.max_tokens is None:
             return first_P, second_P
-        # The longer one is cut first, so a short one stays whole beside it.
-        half = self.most // 2 if self.second is not None else 0
-        kept_P = np.minimum(second_P, np.maximum(self.most - first_P, half))
-        return np.minimum(first_P, self.most - kept_P), kept_P
+        # The longer text is cut first, so that a short partner stays whole.
+        half = self.max_tokens // 2 if self.second is not None else 0
+        read_P = np.minimum(second_P, np.maximum(self.max_tokens - first_P, half))
+        return np.minimum(first_P, self.max_tokens - read_P), read_P
 
-    def lengths(self) -> Numbers:
-        return self._kept[0] + self._kept[1]
+    def lengths(self) -> Indices:
+        return self._read[0] + self._read[1]
 
     @property
     def cut(self) -> int:
-        """How many texts are longer than what is read of them."""
+        """The number of texts that are cut."""
         whole_P = self.rows.lengths_P + 1 + (0 if self.second is None else self.second.lengths_P + 1)
         return int((whole_P > self.lengths()).sum())
 
-    def batch(self, numbers_B: Numbers) -> Batch:
-        """Some texts as one batch; its targets are their labels' numbers, B1, or 0 and 1 for each label, BL."""
-        first_B1, second_B1 = (kept_P[numbers_B][:, None] for kept_P in self._kept)
-        places_S = np.arange(int((first_B1 + second_B1).max()))
-        tokens_BS = np.full((len(numbers_B), len(places_S)), self.rows.eos)
-        _fill(tokens_BS, self.rows, numbers_B, places_S < first_B1 - 1, places_S)
+    def batch(self, indices_B: Indices) -> Batch:
+        """Texts as one batch; its targets are the ids of their labels, B1, or 0 and 1 for each label, BC."""
+        first_B1, second_B1 = (read_P[indices_B][:, None] for read_P in self._read)
+        positions_S = np.arange(int((first_B1 + second_B1).max()))
+        tokens_BS = np.full((len(indices_B), len(positions_S)), self.rows.eos)
+        _fill(tokens_BS, self.rows, indices_B, positions_S < first_B1 - 1, positions_S)
         parts_BS = None
         if self.second is not None:
-            places_BS = places_S - first_B1
-            _fill(tokens_BS, self.second, numbers_B, (places_BS >= 0) & (places_BS < second_B1 - 1), places_BS)
-            parts_BS = torch.from_numpy((places_BS >= 0).astype(np.int64))
-        source = Source(torch.from_numpy(tokens_BS), torch.from_numpy(places_S < first_B1 + second_B1))
-        targets = torch.from_numpy(self._targets(numbers_B))
+            positions_BS = positions_S - first_B1
+            inside_BS = (positions_BS >= 0) & (positions_BS < second_B1 - 1)
+            _fill(tokens_BS, self.second, indices_B, inside_BS, positions_BS)
+            parts_BS = torch.from_numpy((positions_BS >= 0).astype(np.int64))
+        source = Source(torch.from_numpy(tokens_BS), torch.from_numpy(positions_S < first_B1 + second_B1))
+        targets = torch.from_numpy(self._targets(indices_B))
         return Batch(source.tokens_BS, targets, source=source, parts_BS=parts_BS)
 
-    def _targets(self, numbers_B: Numbers) -> NDArray[np.int64]:
-        """The labels of some texts, B1 or BL."""
-        ends_B = self.labels.ends_P[numbers_B]
+    def _targets(self, indices_B: Indices) -> NDArray[np.int64]:
+        """The labels of some texts, B1 or BC."""
+        ends_B = self.labels.ends_P[indices_B]
         if not self.labels.multiple:
             return self.labels.ids_N[ends_B - 1].astype(np.int64)[:, None]
-        begins_B = np.where(numbers_B > 0, self.labels.ends_P[numbers_B - 1], 0)
-        targets_BL = np.zeros((len(numbers_B), len(self.labels.names)), np.int64)
-        for row_L, begin, end in zip(targets_BL, begins_B, ends_B, strict=True):
-            row_L[self.labels.ids_N[begin:end]] = 1
-        return targets_BL
+        begins_B = np.where(indices_B > 0, self.labels.ends_P[indices_B - 1], 0)
+        targets_BC = np.zeros((len(indices_B), len(self.labels.names)), np.int64)
+        for row_C, begin, end in zip(targets_BC, begins_B, ends_B, strict=True):
+            row_C[self.labels.ids_N[begin:end]] = 1
+        return targets_BC
 
     def targets(self) -> NDArray[np.int64]:
-        all_P = self._targets(np.arange(len(self)))
-        return all_P if self.labels.multiple else all_P[:, 0]
+        targets = self._targets(np.arange(len(self)))
+        return targets if self.labels.multiple else targets[:, 0]
 
-    def put(self, told: NDArray[np.int64], numbers_B: Numbers, chosen: NDArray[np.int64]) -> None:
-        told[numbers_B] = chosen if self.labels.multiple else chosen[:, 0]
+    def scatter(self, predicted: NDArray[np.int64], indices_B: Indices, chosen: NDArray[np.int64]) -> None:
+        predicted[indices_B] = chosen if self.labels.multiple else chosen[:, 0]
 
 
 def _fill(
     tokens_BS: NDArray[np.int64],
     rows: Rows,
-    numbers_B: Numbers,
+    indices_B: Indices,
     inside_BS: NDArray[np.bool_],
-    places: NDArray[np.int64],
+    positions: NDArray[np.int64],
 ) -> None:
-    """Put tokens of some rows where `inside`: row b's token number places[b, s] at (b, s)."""
-    indices_BS = rows.begins_P[numbers_B][:, None] + places
-    tokens_BS[inside_BS] = rows.tokens[indices_BS[inside_BS]]
+    """Copy tokens of some rows where `inside_BS`: token positions[b, s] of row b to (b, s). Positions are BS or S."""
+    places_BS = rows.begins_P[indices_B][:, None] + positions
+    tokens_BS[inside_BS] = rows.tokens[places_BS[inside_BS]]
 
 
 def unlabelled(texts: int) -> Labels:
-    """The labels of texts that are to be labelled: all the same."""
+    """Placeholder labels for texts whose labels are to be predicted."""
     return Labels(("",), np.zeros(texts, np.int32), np.arange(1, texts + 1))
 
 
 class LabelBatches:
-    """Batches of some examples, each once an epoch."""
+    """Batches of some examples, each once per epoch."""
 
     def __init__(
         self,
         examples: Examples,
-        numbers_P: Numbers,
+        indices_P: Indices,
         batch_size: int,
         *,
         seed: int = 0,
@@ -152,16 +150,16 @@ class LabelBatches:
         world: int = 1,
         shuffled: bool = True,
     ) -> None:
-        self.examples, self.numbers_P, self.batch_size = examples, numbers_P, batch_size
+        self.examples, self.indices_P, self.batch_size = examples, indices_P, batch_size
         self.seed, self.rank, self.world, self.shuffled = seed, rank, world, shuffled
-        self.lengths_P = examples.lengths()[numbers_P]
-        self.per_epoch = -(-len(numbers_P) // batch_size) // world
+        self.lengths_P = examples.lengths()[indices_P]
+        self.per_epoch = -(-len(indices_P) // batch_size) // world
         if not self.per_epoch:
             raise DataError(
-                f"{len(numbers_P)} texts in batches of {batch_size} are too few for {world} processes; start fewer "
+                f"{len(indices_P)} texts in batches of {batch_size} are too few for {world} processes; start fewer "
                 "processes or lower training.batch_size."
             )
-        self._epoch: tuple[int, list[Numbers]] = (-1, [])
+        self._epoch: tuple[int, list[Indices]] = (-1, [])
 
     def batch(self, index: int) -> tuple[Batch, bool]:
         epoch, place = divmod(index, self.per_epoch)
@@ -169,18 +167,19 @@ class LabelBatches:
             self._epoch = (epoch, self.groups(epoch))
         return self.examples.batch(self._epoch[1][place * self.world + self.rank]), True
 
-    def groups(self, epoch: int = 0) -> list[Numbers]:
-        """The numbers of the examples of each batch."""
+    def groups(self, epoch: int = 0) -> list[Indices]:
+        """The indices of the examples of each batch."""
         if not self.shuffled:
-            return self._cut(np.arange(len(self.numbers_P)))
+            return self._grouped(np.arange(len(self.indices_P)))
         rng = np.random.default_rng([self.seed, epoch])
-        batches = self._cut(rng.permutation(len(self.numbers_P)))
-        return [batches[number] for number in rng.permutation(len(batches))]
+        groups = self._grouped(rng.permutation(len(self.indices_P)))
+        return [groups[number] for number in rng.permutation(len(groups))]
 
-    def _cut(self, order_P: Numbers) -> list[Numbers]:
-        size, batches = self.batch_size, []
-        for begin in range(0, len(order_P), POOL * size):
-            pool = order_P[begin : begin + POOL * size]
-            pool = pool[np.argsort(self.lengths_P[pool], kind="stable")]
-            batches += [self.numbers_P[pool[first : first + size]] for first in range(0, len(pool), size)]
-        return batches
+    def _grouped(self, order_P: Indices) -> list[Indices]:
+        """Batches of similar length, each from one pool of the examples in the given order."""
+        groups: list[Indices] = []
+        for begin in range(0, len(order_P), POOL * self.batch_size):
+            pool = order_P[begin : begin + POOL * self.batch_size]
+            batches = by_length(self.lengths_P[pool], max_rows=self.batch_size, longest_first=False)
+            groups += [self.indices_P[pool[batch]] for batch in batches]
+        return groups

@@ -1,60 +1,24 @@
-"""Pairs of token rows, and batches of pairs that are about equally long.
+"""Pairs of token rows, and batches of pairs of similar length.
 
-Batches are counted in tokens: rows times the longest row of either side is at most `max_tokens`. Pairs are sorted by
-their lengths, cut into batches, and the batches come in another random order each epoch; among pairs of equal lengths
-the order is random too, so a batch is hardly ever the same, but their number is, and batch i stays a function of i.
-
-Legend: B batch, T time, S source time, P pairs.
+The size of a batch is counted in tokens: rows times the longest row of either side is at most `max_tokens`. Pairs are
+sorted by length and cut into batches; each epoch shuffles the batches, and the pairs of equal lengths among themselves.
+So batches rarely repeat, their number is constant, and batch i is a function of i.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from chainrule.data.grouping import consecutive
+from chainrule.data.rows import Indices, Rows
 from chainrule.data.store import TokenStore
 from chainrule.errors import ConfigError, DataError
 from chainrule.types import Batch, Source
-
-Ids = NDArray[np.integer[Any]]
-
-
-class Rows:
-    """The lines of a token store, each without its `eos`."""
-
-    def __init__(self, tokens: Ids, eos: int) -> None:
-        ends = np.flatnonzero(tokens == eos)
-        if len(tokens) and (not len(ends) or ends[-1] != len(tokens) - 1):
-            ends = np.append(ends, len(tokens))  # the last line lacks its newline
-        self.tokens, self.eos = tokens, eos
-        self.begins_P = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
-        self.lengths_P = ends - self.begins_P
-
-    def __len__(self) -> int:
-        return len(self.begins_P)
-
-    def row(self, number: int) -> Ids:
-        begin = self.begins_P[number]
-        row: Ids = self.tokens[begin : begin + self.lengths_P[number]]
-        return row
-
-    def padded(self, numbers_B: NDArray[np.integer[Any]], most: int | None = None) -> tuple[Tensor, Tensor]:
-        """Rows with `eos` after each, padded with more of them -> (tokens BT, which of them stand for something BT).
-
-        Rows that would have more than `most` tokens are cut.
-        """
-        lengths_B = np.minimum(self.lengths_P[numbers_B] + 1, most or np.iinfo(np.int64).max)
-        places_T = np.arange(lengths_B.max())
-        mask_BT = places_T < lengths_B[:, None]
-        inside_BT = places_T < (lengths_B - 1)[:, None]
-        indices_BT = np.where(inside_BT, self.begins_P[numbers_B][:, None] + places_T, 0)
-        tokens_BT = np.where(inside_BT, self.tokens[indices_BT], self.eos).astype(np.int64)
-        return torch.from_numpy(tokens_BT), torch.from_numpy(mask_BT)
 
 
 @dataclass(frozen=True)
@@ -75,66 +39,66 @@ class PairStore:
 
 
 def pair_stores(source: TokenStore, target: TokenStore, *, eos: tuple[int, int], names: tuple[str, str]) -> PairStore:
-    """Two stores as pairs; `eos` and `names` are those of source and target."""
+    """Two stores as pairs; `eos` and `names` are given for source and target."""
     source_rows, target_rows = Rows(source.tokens, eos[0]), Rows(target.tokens, eos[1])
     if len(source_rows) != len(target_rows):
-        lines, shorter = sorted((len(source_rows), len(target_rows)))[::-1], len(source_rows) > len(target_rows)
+        shorter = min(len(source_rows), len(target_rows))
+        longer_name = names[0] if len(source_rows) > len(target_rows) else names[1]
         raise DataError(
-            f"{names[0]} has {len(source_rows)} lines and {names[1]} has {len(target_rows)}: line {lines[1] + 1} of "
-            f"{names[0] if shorter else names[1]} has no partner; pairs are lines of equal number, give files that "
-            "match line by line."
+            f"{names[0]} has {len(source_rows)} lines and {names[1]} has {len(target_rows)}: line {shorter + 1} of "
+            f"{longer_name} has no partner; expected two files that match line by line."
         )
     return PairStore(source, target, source_rows, target_rows)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Which pairs are trained on, and why the others are not."""
+class FilteredPairs:
+    """The pairs that are kept, and how many were dropped for each reason."""
 
-    numbers_P: NDArray[np.int64]
+    indices_P: NDArray[np.int64]
     empty: int
     long: int
     uneven: int
 
     @property
-    def sentence(self) -> str:
-        """What was left out, in words; empty if nothing was."""
-        left_out = self.reasons
-        return f"{len(self.numbers_P):,} pairs; left out: {left_out}" if left_out else ""
+    def summary(self) -> str:
+        """The numbers of kept and dropped pairs as text; empty if none were dropped."""
+        dropped = self.reasons
+        return f"{len(self.indices_P):,} pairs; left out: {dropped}" if dropped else ""
 
     @property
     def reasons(self) -> str:
-        """How many were left out for which reason."""
+        """How many were dropped for which reason."""
         counts = {"with an empty side": self.empty, "too long": self.long, "of too unequal lengths": self.uneven}
         return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
 
 
-def keep_pairs(
-    store: PairStore, numbers_P: NDArray[np.int64], *, max_length: int | None, max_ratio: float | None
-) -> Kept:
-    """Leave out the pairs that nothing can be learned from: empty, longer than so many tokens, of unequal lengths."""
-    source_P, target_P = store.source_rows.lengths_P[numbers_P], store.target_rows.lengths_P[numbers_P]
-    least_P, most_P = np.minimum(source_P, target_P), np.maximum(source_P, target_P)
-    empty_P = least_P == 0
-    long_P = ~empty_P & (most_P > max_length) if max_length else np.zeros(len(most_P), bool)
-    uneven_P = ~empty_P & ~long_P & (most_P > max_ratio * least_P) if max_ratio else np.zeros(len(most_P), bool)
-    left_out = (empty_P, long_P, uneven_P)
-    kept = Kept(numbers_P[~np.logical_or.reduce(left_out)], *(int(reason_P.sum()) for reason_P in left_out))
-    if not len(kept.numbers_P):
+def filter_pairs(
+    store: PairStore, indices_P: NDArray[np.int64], *, max_length: int | None, max_ratio: float | None
+) -> FilteredPairs:
+    """Drop pairs with an empty side, with more than `max_length` tokens on a side, or with too unequal lengths."""
+    source_P, target_P = store.source_rows.lengths_P[indices_P], store.target_rows.lengths_P[indices_P]
+    shorter_P, longer_P = np.minimum(source_P, target_P), np.maximum(source_P, target_P)
+    empty_P = shorter_P == 0
+    long_P = ~empty_P & (longer_P > max_length) if max_length else np.zeros(len(longer_P), bool)
+    uneven_P = ~empty_P & ~long_P & (longer_P > max_ratio * shorter_P) if max_ratio else np.zeros(len(longer_P), bool)
+    dropped = (empty_P, long_P, uneven_P)
+    kept = FilteredPairs(indices_P[~np.logical_or.reduce(dropped)], *(int(reason_P.sum()) for reason_P in dropped))
+    if not len(kept.indices_P):
         raise DataError(
-            f"no pair is left of {len(numbers_P):,}: {kept.reasons}; give other pairs, or wider data.max_length and "
-            "data.max_ratio."
+            f"all {len(indices_P):,} pairs are left out: {kept.reasons}; give other pairs, or raise data.max_length "
+            "and data.max_ratio."
         )
     return kept
 
 
 class PairBatches:
-    """Batches of pairs of about equal length, each pair once an epoch."""
+    """Batches of pairs of similar length, each pair once per epoch."""
 
     def __init__(
         self,
         store: PairStore,
-        numbers_P: NDArray[np.int64],
+        indices_P: NDArray[np.int64],
         max_tokens: int,
         *,
         seed: int,
@@ -144,66 +108,73 @@ class PairBatches:
     ) -> None:
         self.store, self.seed, self.shuffled = store, seed, shuffled
         self.rank, self.world = rank, world
-        self.lengths_2P = np.stack([store.target_rows.lengths_P[numbers_P], store.source_rows.lengths_P[numbers_P]]) + 1
-        self.numbers_P = numbers_P
+        self.lengths_2P = np.stack([store.target_rows.lengths_P[indices_P], store.source_rows.lengths_P[indices_P]]) + 1
+        self.indices_P = indices_P
         order_P = self._order(0)
-        self.cuts = _cut(self.lengths_2P[:, order_P].max(0), max_tokens)
-        self.per_epoch = (len(self.cuts) - 1) // world
+        lengths_P = self.lengths_2P[:, order_P].max(0)
+        _check_longest(int(lengths_P[-1]), max_tokens)
+        self.slices = consecutive(lengths_P, max_tokens=max_tokens)
+        self.per_epoch = len(self.slices) // world
         if not self.per_epoch:
             raise DataError(
-                f"{len(numbers_P)} pairs make {len(self.cuts) - 1} batch(es), too few for {world} processes; start "
+                f"{len(indices_P)} pairs make {len(self.slices)} batch(es), too few for {world} processes; start "
                 "fewer processes or lower training.max_tokens."
             )
         self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] = (-1, order_P, order_P)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        """The pairs by length of the longer side, then target, then source; equals in random order."""
+        """The pairs by the length of the longer side, then target, then source; equals in random order."""
         target_P, source_P = self.lengths_2P
-        chance_P = np.random.default_rng([self.seed, epoch]).random(len(self.numbers_P))
-        return np.lexsort((chance_P, source_P, target_P, np.maximum(source_P, target_P)))
+        random_P = np.random.default_rng([self.seed, epoch]).random(len(self.indices_P))
+        return np.lexsort((random_P, source_P, target_P, np.maximum(source_P, target_P)))
 
     def batch(self, index: int) -> tuple[Batch, bool]:
         epoch, place = divmod(index, self.per_epoch)
         if self._epoch[0] != epoch:
             rng = np.random.default_rng([self.seed, epoch, 1])
-            batches = rng.permutation(len(self.cuts) - 1) if self.shuffled else np.arange(len(self.cuts) - 1)
+            batches = rng.permutation(len(self.slices)) if self.shuffled else np.arange(len(self.slices))
             self._epoch = (epoch, self._order(epoch), batches)
         number = self._epoch[2][place * self.world + self.rank]
-        rows_B = self._epoch[1][self.cuts[number] : self.cuts[number + 1]]
-        return pair_batch(self.store, self.numbers_P[rows_B]), True
+        rows_B = self._epoch[1][self.slices[number]]
+        return pair_batch(self.store, self.indices_P[rows_B]), True
 
     @property
     def padding(self) -> float:
-        """The share of positions, source and target together, that hold nothing."""
+        """The share of positions, source and target together, that are padding."""
         order_P, (target_P, source_P) = self._order(0), self.lengths_2P
-        held = taken = 0
-        for begin, end in zip(self.cuts[:-1], self.cuts[1:], strict=True):
-            rows = order_P[begin:end]
-            taken += (end - begin) * int(target_P[rows].max() + source_P[rows].max())
-            held += int(target_P[rows].sum() + source_P[rows].sum())
-        return 1 - held / taken
+        used = total = 0
+        for part in self.slices:
+            rows = order_P[part]
+            total += len(rows) * int(target_P[rows].max() + source_P[rows].max())
+            used += int(target_P[rows].sum() + source_P[rows].sum())
+        return 1 - used / total
 
 
-def _cut(lengths_P: NDArray[np.int64], max_tokens: int) -> list[int]:
-    """Where the batches of ascending lengths begin, and the end of the last."""
-    if lengths_P[-1] > max_tokens:
+def _check_longest(length: int, max_tokens: int) -> None:
+    if length > max_tokens:
         raise ConfigError(
-            f"training.max_tokens is {max_tokens}, but the longest pair has {int(lengths_P[-1])} tokens with its "
-            "<eos>; raise it, or leave long pairs out with data.max_length"
+            f"training.max_tokens is {max_tokens}, but the longest pair has {length} tokens with its <eos>; raise it, "
+            "or leave long pairs out with data.max_length"
         )
-    cuts = [0]
-    for number, length in enumerate(lengths_P.tolist()):
-        if (number + 1 - cuts[-1]) * length > max_tokens:
-            cuts.append(number)
-    return [*cuts, len(lengths_P)]
 
 
-def pair_batch(store: PairStore, numbers_B: NDArray[np.integer[Any]], most: int | None = None) -> Batch:
-    """Some pairs as one batch: the decoder reads `eos` and the target, and is to predict the target and `eos`.
+def pair_batch(store: PairStore, indices_B: Indices, max_source: int | None = None) -> Batch:
+    """Pairs as one batch: the decoder reads `eos` and the target, and predicts the target and `eos`.
 
-    Sources are cut to `most` tokens.
+    Sources are cut to `max_source` tokens.
     """
-    source = Source(*store.source_rows.padded(numbers_B, most))
-    targets_BT, mask_BT = store.target_rows.padded(numbers_B)
-    first_B1 = torch.full((len(numbers_B), 1), store.target_rows.eos)
+    source = Source(*store.source_rows.padded(indices_B, max_source))
+    targets_BT, mask_BT = store.target_rows.padded(indices_B)
+    first_B1 = torch.full((len(indices_B), 1), store.target_rows.eos)
     return Batch(torch.cat([first_B1, targets_BT[:, :-1]], 1), targets_BT, mask_BT.float(), source)
+
+
+def pad_sources(rows: Sequence[Sequence[int]], eos: int, device: torch.device | None = None) -> Source:
+    """Token rows without `eos` as one source: `eos` after each row, padded with more of them."""
+    longest = max(map(len, rows)) + 1
+    tokens_BS = torch.full((len(rows), longest), eos)
+    for index, row in enumerate(rows):
+        tokens_BS[index, : len(row)] = torch.tensor(row, dtype=torch.int64)
+    lengths_B = torch.tensor([len(row) + 1 for row in rows])
+    mask_BS = torch.arange(longest) < lengths_B[:, None]
+    return Source(tokens_BS.to(device), mask_BS.to(device))

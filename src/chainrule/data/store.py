@@ -1,12 +1,12 @@
-"""The tokens of a text on disk, memory-mapped, made once and used again while neither text nor tokeniser changes.
+"""The tokens of a text on disk, memory-mapped, and reused while neither text nor tokeniser changes.
 
     cache/<key>/tokens.bin    the ids, little-endian, in the narrowest of uint8, uint16 and uint32 that holds them
-    cache/<key>/counts.npy    how often each id comes, int64
+    cache/<key>/counts.npy    the number of occurrences of each id, int64
     cache/<key>/store.json    the rest: sizes, fingerprints, a checksum of tokens.bin
-    cache/<key>/residue.json  what the tokens do not tell: its bits, and how many unknown words it spells
+    cache/<key>/residue.json  the bits of the residue, and the number of unknown words that it spells
 
-The folder is built under another name and renamed when complete, so it is whole or absent. The residue is of use only
-when a text is measured, not when it is trained on, so it is measured when it is first asked for.
+The folder is built under another name and renamed when complete, so it is whole or absent. The residue matters when a
+text is evaluated, not when it is trained on, so it is measured on first use.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from chainrule.text.coding.residue import ResidueMeter
 from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import Ids, Tokenizer
 
-VERSION = 2  # of the files
-FINGERPRINT = 1  # of what makes two stores the same tokens, which outlives the files
-TOKENS, COUNTS, ABOUT, RESIDUE = "tokens.bin", "counts.npy", "store.json", "residue.json"
+VERSION = 2  # of the file formats
+FINGERPRINT = 1  # version of the fingerprints, which stay the same when the file formats change
+TOKENS, COUNTS, INFO, RESIDUE = "tokens.bin", "counts.npy", "store.json", "residue.json"
 
 
 @dataclass(frozen=True)
-class About:
-    """What `store.json` says."""
+class StoreInfo:
+    """The content of `store.json`."""
 
     version: int
     tokens: int
@@ -56,52 +56,52 @@ class About:
 
 
 @dataclass(frozen=True)
-class Residue:
-    """What `residue.json` says."""
+class ResidueSize:
+    """The content of `residue.json`."""
 
     oov: int
     bits: float
 
 
 class TokenStore:
-    """The tokens of one text. `tokens` is a read-only memory map; nothing else is large."""
+    """The tokens of one text; `tokens` is a read-only memory map."""
 
-    def __init__(self, folder: Path, about: About, texts: Texts, tokenizer: Tokenizer) -> None:
+    def __init__(self, folder: Path, info: StoreInfo, texts: Texts, tokenizer: Tokenizer) -> None:
         self.folder = folder
-        self.bytes, self.lines = about.bytes, about.lines
-        self.fingerprint = _key(FINGERPRINT, about.text, about.tokenizer)
+        self.bytes, self.lines = info.bytes, info.lines
+        self.fingerprint = _key(FINGERPRINT, info.text, info.tokenizer)
         self.counts_V: NDArray[np.int64] = np.load(folder / COUNTS, allow_pickle=False)
-        dtype = np.dtype(about.dtype)
-        # A file of no bytes cannot be mapped.
-        self.tokens: NDArray[Any] = np.memmap(folder / TOKENS, dtype, "r") if about.tokens else np.zeros(0, dtype)
-        self._checksum, self._texts, self._tokenizer = about.checksum, texts, tokenizer
+        dtype = np.dtype(info.dtype)
+        # An empty file cannot be mapped.
+        self.tokens: NDArray[Any] = np.memmap(folder / TOKENS, dtype, "r") if info.tokens else np.zeros(0, dtype)
+        self._checksum, self._texts, self._tokenizer = info.checksum, texts, tokenizer
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def oov(self) -> int:
-        """Unknown tokens that are no literal `<unk>`; the first call may read the text again."""
+        """The number of unknown tokens that are not a literal `<unk>`; the first call may read the text again."""
         return self._residue.oov
 
     @property
     def residue_bits(self) -> float:
-        """The length of the code for what the tokens do not tell; the first call may read the text again."""
+        """The code length of the residue in bits; the first call may read the text again."""
         return self._residue.bits
 
     @cached_property
-    def _residue(self) -> Residue:
-        if self._tokenizer.remainder == "nothing":
-            return Residue(oov=0, bits=0.0)
+    def _residue(self) -> ResidueSize:
+        if self._tokenizer.residue_kind == "nothing":
+            return ResidueSize(oov=0, bits=0.0)
         found = _read_residue(self.folder)
         if found is None:
             found = self._measure_residue()
             write_atomically(self.folder / RESIDUE, json.dumps(asdict(found)))
         return found
 
-    def _measure_residue(self) -> Residue:
+    def _measure_residue(self) -> ResidueSize:
         meter, checksum = ResidueMeter(self._tokenizer), 0
-        for block in _encoded(self._texts, self._tokenizer, self.tokens.dtype):
+        for block in _encode_blocks(self._texts, self._tokenizer, self.tokens.dtype):
             meter.add(block.text, block.ids)
             checksum = zlib.crc32(block.data, checksum)
         meter.finish()
@@ -109,27 +109,27 @@ class TokenStore:
             raise DataError(
                 f"{self._texts.name} has changed since it was tokenised: expected the same text; run the command again."
             )
-        return Residue(meter.oov, meter.bits)
+        return ResidueSize(meter.oov, meter.bits)
 
 
 def open_store(
     texts: Texts, tokenizer: Tokenizer, *, cache: Path | None = None, progress: Progress | None = None
 ) -> TokenStore:
-    """The tokens of `texts`, from `cache` if they are there; `progress(bytes done, of all)` is called at times."""
+    """The tokens of `texts`, from `cache` if they are there; `progress` is called with bytes done and total bytes."""
     root, temporary = _usable(cache or default_cache())
     folder = root / _key(VERSION, texts.fingerprint(), tokenizer.fingerprint)
-    about = _read_about(folder, len_counts=tokenizer.vocab_size)
-    if about is None:
+    info = _read_info(folder, len_counts=tokenizer.vocab_size)
+    if info is None:
         with folder_atomically(folder) as building:
-            about = _write(building, texts, tokenizer, progress)
-    store = TokenStore(folder, about, texts, tokenizer)
+            info = _write(building, texts, tokenizer, progress)
+    store = TokenStore(folder, info, texts, tokenizer)
     if temporary:
         weakref.finalize(store, shutil.rmtree, root, ignore_errors=True)
     return store
 
 
 def default_cache() -> Path:
-    """$CHAINRULE_CACHE, or `chainrule` in $XDG_CACHE_HOME or in ~/.cache."""
+    """$CHAINRULE_CACHE, else `chainrule` in $XDG_CACHE_HOME or in ~/.cache."""
     if chosen := os.environ.get("CHAINRULE_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -137,7 +137,7 @@ def default_cache() -> Path:
 
 
 def _usable(cache: Path) -> tuple[Path, bool]:
-    """The cache if it can be written, else a temporary folder, and whether it is one."""
+    """The cache if it can be written, else a temporary folder, and whether it is temporary."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -151,28 +151,28 @@ def _key(version: int, text: str, tokenizer: str) -> str:
     return hashlib.blake2b(f"{version} {text} {tokenizer}".encode(), digest_size=16).hexdigest()
 
 
-def _read_about(folder: Path, len_counts: int) -> About | None:
-    """What a folder says of itself, None if it is missing or its files are not what it says."""
+def _read_info(folder: Path, len_counts: int) -> StoreInfo | None:
+    """The `store.json` of a folder; None if it is missing or does not match the other files."""
     try:
-        about = About(**json.loads((folder / ABOUT).read_bytes()))
+        info = StoreInfo(**json.loads((folder / INFO).read_bytes()))
         counts = np.load(folder / COUNTS, allow_pickle=False)
         size = (folder / TOKENS).stat().st_size
         whole = (
-            about.version == VERSION
-            and size == about.tokens * np.dtype(about.dtype).itemsize
+            info.version == VERSION
+            and size == info.tokens * np.dtype(info.dtype).itemsize
             and counts.shape == (len_counts,)
-            and counts.sum() == about.tokens
-            and _checksum(folder / TOKENS) == about.checksum
+            and counts.sum() == info.tokens
+            and _checksum(folder / TOKENS) == info.checksum
         )
     except (OSError, ValueError, TypeError, EOFError):
         return None
-    return about if whole else None
+    return info if whole else None
 
 
-def _read_residue(folder: Path) -> Residue | None:
-    """What was measured before, None if it is missing or damaged."""
+def _read_residue(folder: Path) -> ResidueSize | None:
+    """The `residue.json` of a folder; None if it is missing or damaged."""
     try:
-        found = Residue(**json.loads((folder / RESIDUE).read_bytes()))
+        found = ResidueSize(**json.loads((folder / RESIDUE).read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
     return found if isinstance(found.oov, int) and isinstance(found.bits, float) else None
@@ -186,31 +186,31 @@ def _checksum(path: Path) -> int:
     return checksum
 
 
-class _Encoded(NamedTuple):
-    """A block of text, its ids, and these as they are stored."""
+class _EncodedBlock(NamedTuple):
+    """A block of text, its ids, and the bytes of the ids as stored."""
 
     text: str
     ids: Ids
     data: bytes
 
 
-def _encoded(texts: Texts, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Iterator[_Encoded]:
-    """All blocks of a text, in order, tokenised by several threads where that is quicker."""
+def _encode_blocks(texts: Texts, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Iterator[_EncodedBlock]:
+    """All blocks of a text, in order, encoded by several threads where that is faster."""
 
-    def encode(block: str) -> _Encoded:
+    def encode(block: str) -> _EncodedBlock:
         ids = tokenizer.encode_block(block)
-        return _Encoded(block, ids, ids.astype(dtype).tobytes())
+        return _EncodedBlock(block, ids, ids.astype(dtype).tobytes())
 
     return ordered_map(encode, tokenizer.blocks(texts), physical_cores() if tokenizer.concurrent else 1)
 
 
-def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress | None) -> About:
-    """Tokenise the text into a folder, a block at a time."""
+def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress | None) -> StoreInfo:
+    """Write the files of a store, one block of the text at a time."""
     dtype = np.dtype(_narrowest(tokenizer.vocab_size))
     counts_V = np.zeros(tokenizer.vocab_size, np.int64)
     checksum = done = 0
     with (folder / TOKENS).open("wb") as file:
-        for block in _encoded(texts, tokenizer, dtype):
+        for block in _encode_blocks(texts, tokenizer, dtype):
             counts_V += np.bincount(block.ids, minlength=len(counts_V))
             file.write(block.data)
             checksum = zlib.crc32(block.data, checksum)
@@ -218,7 +218,7 @@ def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress 
                 done += len(block.text.encode(errors="surrogateescape"))
                 progress(done, texts.size)
     np.save(folder / COUNTS, counts_V, allow_pickle=False)
-    about = About(
+    info = StoreInfo(
         version=VERSION,
         tokens=int(counts_V.sum()),
         bytes=texts.size,
@@ -228,10 +228,10 @@ def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress 
         text=texts.fingerprint(),
         tokenizer=tokenizer.fingerprint,
     )
-    (folder / ABOUT).write_text(json.dumps(asdict(about), indent=1))
-    return about
+    (folder / INFO).write_text(json.dumps(asdict(info), indent=1))
+    return info
 
 
 def _narrowest(vocab_size: int) -> str:
-    """The little-endian type of the ids 0 to vocab_size - 1."""
+    """The narrowest little-endian type for the ids 0 to vocab_size - 1."""
     return "<u1" if vocab_size <= 1 << 8 else "<u2" if vocab_size <= 1 << 16 else "<u4"

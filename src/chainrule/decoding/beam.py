@@ -26,9 +26,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chainrule.decoding.prompt import check_limit
+from chainrule.decoding.limits import check_limit
 from chainrule.errors import ConfigError
-from chainrule.types import State, Stepper, prefill
+from chainrule.types import State, Stepper
 
 BLOCKS = 256
 """A large vocabulary is dealt into so many blocks, about the quickest from 2,000 words to 50,000."""
@@ -64,7 +64,7 @@ def beam_search(
     _check(beams, length_penalty, num_return_sequences)
     if not limits:
         return []
-    log_probs_RV, state = prefill(stepper, state, prompt_BT)
+    log_probs_RV, state = stepper.prefill(state, prompt_BT)
     beam = _Beam(log_probs_RV, eos, beams, limits, length_penalty, num_return_sequences)
     while True:
         link = beam.advance(log_probs_RV)

@@ -32,9 +32,9 @@ import torch
 from torch import Tensor
 
 from chainrule.decoding.greedy import Chooser, Greedy
-from chainrule.decoding.prompt import check_limit
+from chainrule.decoding.limits import check_limit
 from chainrule.errors import ConfigError
-from chainrule.types import State, Stepper, extend, prefill
+from chainrule.types import State, Stepper
 
 DRAFT_TOKENS = 8
 """Tokens drafted at once at most, unless another number is asked for."""
@@ -164,12 +164,11 @@ def _walk(
 ) -> Iterator[int]:
     """Draft, read, choose, until the text has ended."""
     reader, text, first = _Reader(stepper, state, prompt_1T), prompt_1T[0].tolist(), prompt_1T.shape[1]
-    vocabulary: int | None = getattr(stepper, "vocab_size", None)
     pace = _Pace(most)
     while len(text) - first < limit and (len(text) == first or text[-1] != eos):
         began = time.perf_counter()
         count = min(pace.count(), limit - (len(text) - first) - 1, reader.room(most))
-        draft = _possible(drafter.propose(text, count), eos, vocabulary) if count > 0 else []
+        draft = _possible(drafter.propose(text, count), eos, stepper.vocab_size) if count > 0 else []
         new, accepted = _chosen(reader.read(draft), draft, choose, eos)
         reader.keep(draft, accepted, new[-1])
         text += new
@@ -178,10 +177,10 @@ def _walk(
         yield from new
 
 
-def _possible(draft: list[int], eos: int | None, vocabulary: int | None) -> list[int]:
+def _possible(draft: list[int], eos: int | None, vocabulary: int) -> list[int]:
     """The draft up to what ends the text, and without what the model has no number for."""
     for place, token in enumerate(draft):
-        if vocabulary is not None and not 0 <= token < vocabulary:
+        if not 0 <= token < vocabulary:
             return draft[:place]
         if token == eos:
             return draft[: place + 1]
@@ -237,14 +236,10 @@ class _Reader:
     def __init__(self, stepper: Stepper, state: State, prompt_1T: Tensor) -> None:
         self.stepper, self.state, self.device = stepper, state, prompt_1T.device
         if prompt_1T.shape[1] > 1:
-            _, self.state = prefill(stepper, state, prompt_1T[:, :-1])
+            _, self.state = stepper.prefill(state, prompt_1T[:, :-1])
         self.unread: list[int] = prompt_1T[0, -1:].tolist()
         self.after: State = None
-        self._takes_back = self._rewindable() is not None
-
-    def _rewindable(self) -> int | None:
-        count: int | None = self.stepper.rewindable(self.state) if hasattr(self.stepper, "rewindable") else None
-        return count
+        self._takes_back = stepper.rewindable(self.state) is not None
 
     def room(self, most: int) -> int:
         """How many drafted tokens may be read with the next pass, `most` at most, so that all can be taken back.
@@ -253,12 +248,12 @@ class _Reader:
         """
         if not self._takes_back:
             return most
-        return min(most, (self._rewindable() or 0) - 1)
+        return min(most, (self.stepper.rewindable(self.state) or 0) - 1)
 
     def read(self, draft: list[int]) -> Tensor:
         """Read what is unread, then the draft -> log p(. | prefix) before and after each drafted token, TV."""
         tokens_1T = torch.tensor([[*self.unread, *draft]], device=self.device)
-        log_probs_1TV, self.after = extend(self.stepper, self.state, tokens_1T)
+        log_probs_1TV, self.after = self.stepper.extend(self.state, tokens_1T)
         return log_probs_1TV[0, len(self.unread) - 1 :]
 
     def keep(self, draft: list[int], accepted: int, token: int) -> None:
@@ -269,9 +264,9 @@ class _Reader:
             self.state, self.unread = after, [token]
         elif self._takes_back:
             # Nobody else has the longer state, so that what is written next can be written over it.
-            self.state, self.unread = self.stepper.rewind(after, dropped), [token]  # type: ignore[attr-defined]
+            self.state, self.unread = self.stepper.rewind(after, dropped), [token]
         else:
             self.unread += [*draft[:accepted], token]
             if len(self.unread) > READ_AGAIN:
-                _, self.state = prefill(self.stepper, self.state, torch.tensor([self.unread[:-1]], device=self.device))
+                _, self.state = self.stepper.prefill(self.state, torch.tensor([self.unread[:-1]], device=self.device))
                 self.unread = self.unread[-1:]

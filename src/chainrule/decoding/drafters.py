@@ -15,7 +15,7 @@ import torch
 
 from chainrule.base.devices import device_of
 from chainrule.decoding.draft import Drafter
-from chainrule.types import State, Stepper, prefill
+from chainrule.types import State, Stepper
 
 LEAST = math.log(0.05)
 """A draft ends where its model finds all of it together less probable than this: the rest would hardly be accepted."""
@@ -39,25 +39,9 @@ class StepperDrafter:
         if count < 1:
             return []
         new, self._seen = tokens[self._seen :], len(tokens)
-        if hasattr(self.stepper, "continued"):
-            draft: list[int]
-            draft, self._state = self.stepper.continued(self._state, new, count, self.least)
-            return draft
-        return self._stepped(new, count)
-
-    def _stepped(self, new: Sequence[int], count: int) -> list[int]:
-        log_probs_1V, self._state = prefill(self.stepper, self._state, torch.tensor([new], device=self._device))
-        state, together = self._state, 0.0
-        draft: list[int] = []
-        while True:
-            best_1, token_1 = log_probs_1V.max(1)
-            together += float(best_1)
-            if together < self.least:
-                return draft
-            draft.append(int(token_1))
-            if len(draft) == count:
-                return draft
-            log_probs_1V, state = self.stepper.step(state, token_1)
+        tokens_1T = torch.tensor([new], device=self._device)
+        draft, self._state = self.stepper.propose(self._state, tokens_1T, count, self.least)
+        return draft
 
 
 class LookupDrafter:

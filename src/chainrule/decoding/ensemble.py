@@ -18,15 +18,16 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.types import State, Stepper, prefill
+from chainrule.types import State, Stepper, SteppingModel
 
 
-class Ensemble:
+class Ensemble(SteppingModel):
     """A stepper whose distribution is the weighted mean of its members'; its state holds theirs, in order."""
 
     def __init__(self, members: Sequence[Stepper], weights: Sequence[float] | None = None) -> None:
         """The weights, equal if none are given, are scaled to sum to one."""
         self.members = tuple(members)
+        self.vocab_size = min((member.vocab_size for member in self.members), default=0)
         self.weights = _normalised([1.0] * len(self.members) if weights is None else weights, len(self.members))
 
     def start(self, batch: int | Sequence[Any]) -> tuple[State, ...]:
@@ -45,7 +46,7 @@ class Ensemble:
 
     def prefill(self, state: tuple[State, ...], tokens_BT: Tensor) -> tuple[Tensor, tuple[State, ...]]:
         """Append T ≥ 1 tokens to each prefix -> log p(. | prefix) BV after the last, and the longer prefixes."""
-        return self._mixed([prefill(member, part, tokens_BT) for member, part in zip(self.members, state, strict=True)])
+        return self._mixed([member.prefill(part, tokens_BT) for member, part in zip(self.members, state, strict=True)])
 
     def select(self, state: tuple[State, ...], rows_K: Tensor) -> tuple[State, ...]:
         """The prefixes rows_K, of every member."""

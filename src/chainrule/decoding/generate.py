@@ -18,9 +18,9 @@ from torch import Tensor
 
 from chainrule.base.devices import device_of
 from chainrule.decoding.greedy import Chooser
-from chainrule.decoding.prompt import check_limit
+from chainrule.decoding.limits import check_limit
 from chainrule.errors import ConfigError
-from chainrule.types import Stepper, prefill
+from chainrule.types import Stepper
 
 
 def stream(
@@ -71,7 +71,7 @@ def _walk(
     """Choose and step until all rows have ended, adding as little as can be to the time of a step."""
     first_1 = torch.tensor([bos], device=device_of(stepper))
     fed_1T = (first_1 if prompt_T is None else torch.cat([first_1, prompt_T.to(first_1)]))[None]
-    log_probs_BV, state = prefill(stepper, stepper.start(1), fed_1T)
+    log_probs_BV, state = stepper.prefill(stepper.start(1), fed_1T)
     if rows > 1:
         copies_B = first_1.new_zeros(rows)
         log_probs_BV, state = log_probs_BV.index_select(0, copies_B), stepper.select(state, copies_B)

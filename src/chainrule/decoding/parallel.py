@@ -43,7 +43,7 @@ class ParallelWriter(Protocol):
         ...
 
     def opened(self, encoded: Any, *, stepping: bool, mixed: bool = True) -> State:
-        """The state before the first token, with `memory` and `hidden_RH`; not `mixed`: without the parallel branch."""
+        """The state before the first token; not `mixed`: without the parallel branch."""
         ...
 
     def foretold(self, encoded: Any, count: int = 1) -> Tensor:
@@ -61,16 +61,20 @@ class ParallelWriter(Protocol):
         """The tokens of each target, by models that write into slots instead of foretelling a length; else None."""
         ...
 
-    def drafted(self, encoded: Any, memory: Any) -> tuple[Tensor, Tensor]:
-        """What one pass says for each source BTV, and its length B; the memory of a state may know it already."""
+    def drafted(self, encoded: Any, state: State) -> tuple[Tensor, Tensor]:
+        """The scores of one parallel pass for each source BTV, and its length B; the state may hold them already."""
         ...
 
     def log_probs_of(self, state: State, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
         """log p of each target after the state and the inputs up to it -> RT."""
         ...
 
-    def check(self, memory: Any, hidden_RH: Tensor, place: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(. | prefix) after each of T tokens read from a place on RTV, and the states after each RTH."""
+    def check(self, state: State, place: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Any]:
+        """Read T tokens from a position on -> log p(. | prefix) after each, RTV, and what `advance` needs."""
+        ...
+
+    def advance(self, state: State, path: Any, last_R: list[int]) -> State:
+        """The state after the first last_R[r] + 1 tokens that `check` read in row r."""
         ...
 
     def select(self, state: State, rows_K: Tensor) -> State: ...
@@ -100,7 +104,7 @@ def translate_in_parallel(
     rows = _refined(model, encoded, length_R, scores_RTV, refine, eos) if refine else _said(scores_RTV, length_R, eos)
     if K == 1:
         return rows
-    best_B = _score(model, encoded, rows, K, eos).view(B, K).argmax(1)
+    best_B = _score(model, encoded, rows, K, eos, length_R.device).view(B, K).argmax(1)
     return [rows[number * K + best] for number, best in enumerate(best_B.tolist())]
 
 
@@ -188,11 +192,12 @@ def _until(row: list[int], eos: int) -> list[int]:
     return row[: row.index(eos)] if eos in row else row
 
 
-def _score(model: ParallelWriter, encoded: Any, rows: list[list[int]], count: int, eos: int) -> Tensor:
+def _score(
+    model: ParallelWriter, encoded: Any, rows: list[list[int]], count: int, eos: int, device: torch.device
+) -> Tensor:
     """log p a token, `eos` among them, of `count` rows for each source by the stepwise branch, in one pass -> R."""
     state = model.opened(encoded, stepping=False, mixed=False)
     R, T = len(rows), max(map(len, rows)) + 1
-    device = state.hidden_RH.device
     state = model.select(state, torch.arange(R, device=device) // count)
     targets_RT = torch.tensor([[*row, *[eos] * (T - len(row))] for row in rows], device=device)
     inputs_RT = torch.cat([targets_RT.new_full((R, 1), eos), targets_RT[:, :-1]], 1)
@@ -217,25 +222,25 @@ def draft_in_parallel(
         raise ConfigError(f"there are {len(limits)} limits for {len(source.tokens_BS)} sources; give one each.")
     encoded = model.encode(source)
     state = model.opened(encoded, stepping=True)
-    memory, hidden_RH = state.memory, state.hidden_RH
+    device = source.tokens_BS.device
     if (drafts := model.by_slots(encoded)) is None:
-        drafts = _said(*model.drafted(encoded, memory), eos)
+        drafts = _said(*model.drafted(encoded, state), eos)
     rows = [_Row(_until(draft, eos), limit, eos) for draft, limit in zip(drafts, limits, strict=True)]
     going = rows
     while going:
         inputs = [row.inputs() for row in going]
         T = max(map(len, inputs))
-        inputs_RT = torch.tensor([[*tokens, *[eos] * (T - len(tokens))] for tokens in inputs], device=hidden_RH.device)
+        inputs_RT = torch.tensor([[*tokens, *[eos] * (T - len(tokens))] for tokens in inputs], device=device)
         places = [len(row.tokens) for row in going]
-        place = places[0] if min(places) == max(places) else torch.tensor(places, device=hidden_RH.device)
-        log_probs_RTV, path_RTH = model.check(memory, hidden_RH, place, inputs_RT)
+        place = places[0] if min(places) == max(places) else torch.tensor(places, device=device)
+        log_probs_RTV, path = model.check(state, place, inputs_RT)
         last = [row.take(said) - 1 for row, said in zip(going, log_probs_RTV.argmax(2).tolist(), strict=True)]
-        hidden_RH = path_RTH[:, last[0]] if len(last) == 1 else path_RTH[torch.arange(len(last)), last]
+        state = model.advance(state, path, last)
         still = [number for number, row in enumerate(going) if not row.ended]
         if len(still) < len(going):
             going = [going[number] for number in still]
             if going:
-                memory, hidden_RH = model.select((memory, hidden_RH), torch.tensor(still, device=hidden_RH.device))
+                state = model.select(state, torch.tensor(still, device=device))
     return [row.tokens for row in rows], [row.passes for row in rows]
 
 

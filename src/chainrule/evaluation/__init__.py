@@ -1,4 +1,4 @@
-"""Evaluation: measures of a model on a text."""
+"""Evaluation of trained models: perplexity, bits per byte, translation scores, accuracy, significance."""
 
 from chainrule.evaluation.perplexity import Likelihood, evaluate_tokens
 from chainrule.evaluation.speed import generation_speed

@@ -1,16 +1,14 @@
-"""Labels measured: how often they are right, and which are taken for which.
+"""Evaluation of labels: accuracy, precision, recall, F1 and confusions.
 
-For each label, precision is the share of the told ones that are right, recall the share of the right ones that are
-told, F1 = 2·P·R / (P + R), 0 where nothing is told or nothing is right. Macro F1 is the mean over the labels that come
-or are told, micro F1 that of all decisions together.
-
-Legend: P texts, N decisions, L labels.
+For each label, precision is the share of its predictions that are correct, recall the share of its occurrences that
+are predicted, and F1 = 2·P·R / (P + R), or 0 if there are none. Macro F1 is the mean over the labels that occur or are
+predicted; micro F1 is F1 of all decisions together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,52 +17,58 @@ from numpy.typing import NDArray
 from chainrule.base.devices import device_of
 from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
+from chainrule.base.tables import show_fields, show_table
 from chainrule.data.batches import to_device
-from chainrule.data.labels import Examples, LabelBatches, Numbers
+from chainrule.data.labels import Examples, LabelBatches
+from chainrule.data.rows import Indices
+from chainrule.evaluation.measurement import Measurement
 
 ROWS = 64
 """Texts that are read together."""
 
-MOST_SHOWN = 12
-"""So many labels have their confusions shown as a table, more as a list."""
+MAX_MATRIX = 12
+"""Confusions of at most this many labels are shown as a matrix; of more labels, this many are listed."""
 
 UNREAD = -1
+"""In place of a label: the model did not read the word or text."""
 
-Array = NDArray[np.int64]
-
-
-class Told(NamedTuple):
-    """What a model tells of some examples: arrays like the targets, UNREAD where it was not asked."""
-
-    nats: float
-    asked: int  # texts, or words
-    chosen: Array
+LabelArray = NDArray[np.int64]
 
 
-def tell(model: Any, examples: Examples, numbers_P: Numbers | None = None, progress: Progress | None = None) -> Told:
-    """Let a model label some examples, all by default, and sum up its -log p of the right labels."""
-    numbers_P = np.arange(len(examples)) if numbers_P is None else numbers_P
-    chosen, nats, count, done = np.full_like(examples.targets(), UNREAD), 0.0, 0, 0
+class Predictions(NamedTuple):
+    """The labels that a model predicts for some examples."""
+
+    nats: float  # sum of -log p of the true labels
+    items: int  # texts or words that were labelled
+    predicted: LabelArray  # shaped like the targets; UNREAD where no label was predicted
+
+
+def predict(
+    model: Any, examples: Examples, indices_P: Indices | None = None, progress: Progress | None = None
+) -> Predictions:
+    """Let a model label some examples (default: all), and sum up -log p of the true labels."""
+    indices_P = np.arange(len(examples)) if indices_P is None else indices_P
+    predicted, nats, items, done = np.full_like(examples.targets(), UNREAD), 0.0, 0, 0
     device = device_of(model)
     with evaluating(model):
-        for group in LabelBatches(examples, numbers_P, ROWS, shuffled=False).groups():
+        for group in LabelBatches(examples, indices_P, ROWS, shuffled=False).groups():
             batch = to_device(examples.batch(group), device)
             outputs = model(batch)
             nats += float(model.nats(outputs, batch).double().sum())
-            count += len(group) if batch.weights_BT is None else int(batch.weights_BT.sum())
-            examples.put(chosen, group, model.choose(outputs, batch).cpu().numpy())
+            items += len(group) if batch.weights_BT is None else int(batch.weights_BT.sum())
+            examples.scatter(predicted, group, model.choose(outputs, batch).cpu().numpy())
             done += len(group)
             if progress:
-                progress(done, len(numbers_P))
-    return Told(nats, count, chosen)
+                progress(done, len(indices_P))
+    return Predictions(nats, items, predicted)
 
 
-# Figures
+# Scores
 
 
 @dataclass(frozen=True)
 class LabelScore:
-    """One label, or all of a kind of span."""
+    """Scores of one label, or of one kind of span."""
 
     precision: float
     recall: float
@@ -72,20 +76,20 @@ class LabelScore:
     examples: int  # that have it
 
 
-def score(right: float, told: float, there: float) -> LabelScore:
-    """Of counts: right ones, told ones, ones that are there."""
-    precision, recall = right / told if told else 0.0, right / there if there else 0.0
-    f1 = 2 * right / (told + there) if told + there else 0.0
-    return LabelScore(precision, recall, f1, int(there))
+def score_counts(correct: float, predicted: float, actual: float) -> LabelScore:
+    """Return the scores that follow from the numbers of correct predictions, predictions and occurrences."""
+    precision, recall = correct / predicted if predicted else 0.0, correct / actual if actual else 0.0
+    f1 = 2 * correct / (predicted + actual) if predicted + actual else 0.0
+    return LabelScore(precision, recall, f1, int(actual))
 
 
-def confusion_matrix(targets_N: Array, chosen_N: Array, labels: int) -> Array:
-    """How often each label (row) was told as each (column), LL."""
-    return np.bincount(targets_N * labels + chosen_N, minlength=labels * labels).reshape(labels, labels)
+def confusion_matrix(targets_N: LabelArray, predicted_N: LabelArray, labels: int) -> LabelArray:
+    """Return how often each true label (row) was predicted as each label (column), CC."""
+    return np.bincount(targets_N * labels + predicted_N, minlength=labels * labels).reshape(labels, labels)
 
 
-class Scores(NamedTuple):
-    """Of all labels, one by one and together."""
+class ClassScores(NamedTuple):
+    """Scores of all labels together, and of each."""
 
     accuracy: float
     macro_f1: float
@@ -93,105 +97,89 @@ class Scores(NamedTuple):
     each: list[LabelScore]
 
 
-def label_scores(targets: Array, chosen: Array, labels: int) -> Scores:
-    """Of texts with one label each (P and P), or with any number of them (PL and PL, 0 or 1)."""
+def score_labels(targets: LabelArray, predicted: LabelArray, labels: int) -> ClassScores:
+    """Score texts with one label each (P and P), or with any number of labels (PC and PC, 0 or 1)."""
     if targets.ndim == 1:
-        targets, chosen = (np.eye(labels, dtype=np.int64)[side] for side in (targets, chosen))
-    right_L, told_L, there_L = (targets * chosen).sum(0), chosen.sum(0), targets.sum(0)
-    each = [score(*counts) for counts in zip(right_L.tolist(), told_L.tolist(), there_L.tolist(), strict=True)]
-    counted = [one.f1 for one, told in zip(each, told_L, strict=True) if told or one.examples]
-    micro = score(float(right_L.sum()), float(told_L.sum()), float(there_L.sum())).f1
-    accuracy = float((targets == chosen).all(1).mean())
-    return Scores(accuracy, float(np.mean(counted)) if counted else 0.0, micro, each)
+        targets, predicted = (np.eye(labels, dtype=np.int64)[side] for side in (targets, predicted))
+    correct_C, predicted_C, actual_C = (targets * predicted).sum(0), predicted.sum(0), targets.sum(0)
+    counts = zip(correct_C.tolist(), predicted_C.tolist(), actual_C.tolist(), strict=True)
+    each = [score_counts(*of_label) for of_label in counts]
+    counted = [one.f1 for one, times in zip(each, predicted_C, strict=True) if times or one.examples]
+    micro = score_counts(float(correct_C.sum()), float(predicted_C.sum()), float(actual_C.sum())).f1
+    accuracy = float((targets == predicted).all(1).mean())
+    return ClassScores(accuracy, float(np.mean(counted)) if counted else 0.0, micro, each)
 
 
-# Reports
+# Results
 
 
 @dataclass(frozen=True)
-class ClassEvaluation:
-    """A classifier measured on labelled texts."""
+class ClassEvaluation(Measurement):
+    """Results of a classifier on labelled texts."""
 
     examples: int
-    accuracy: float  # share of texts of which all labels are right
+    accuracy: float  # share of texts whose labels are all correct
     macro_f1: float
     micro_f1: float
-    loss: float  # nats a text
+    loss: float  # nats per text
     labels: dict[str, LabelScore]
-    confusion: list[list[int]] | None  # rows: the true label, columns: the told one; None where there are several
+    confusion: list[list[int]] | None  # rows: the true label, columns: the predicted one; None with several labels
     signature: str
     protocol: str
 
     @property
     def f1(self) -> float:
+        """Macro F1."""
         return self.macro_f1
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def show(self) -> str:
-        """The figures as lines for people."""
+        """Return the figures, a row per label and the confusions as text."""
         names = ("examples", "accuracy", "macro_f1", "micro_f1", "loss")
-        parts = [show_figures({name: getattr(self, name) for name in names}), show_labels(self.labels, "label")]
+        parts = [show_fields({name: getattr(self, name) for name in names}), show_scores(self.labels, "label")]
         if self.confusion is not None:
             parts.append(show_confusion(list(self.labels), self.confusion))
         return "\n\n".join([*parts, f"signature  {self.signature}"])
 
 
-def class_evaluation(told: Told, examples: Examples, numbers_P: Numbers, signature: str) -> ClassEvaluation:
-    """The report of what a classifier told of some texts."""
-    names, targets, chosen = examples.labels.names, examples.targets()[numbers_P], told.chosen[numbers_P]
-    scores = label_scores(targets, chosen, len(names))
+def evaluate_labels(
+    predictions: Predictions, examples: Examples, indices_P: Indices, signature: str
+) -> ClassEvaluation:
+    """Return the results of a classifier on the examples with these numbers."""
+    names, targets, predicted = examples.labels.names, examples.targets()[indices_P], predictions.predicted[indices_P]
+    scores = score_labels(targets, predicted, len(names))
     single = not examples.labels.multiple
-    decided = "the most probable label is told" if single else "every label with p > 0.5 is told"
+    decision = "the most probable label is predicted" if single else "every label with p > 0.5 is predicted"
     return ClassEvaluation(
-        examples=told.asked,
+        examples=predictions.items,
         accuracy=scores.accuracy,
         macro_f1=scores.macro_f1,
         micro_f1=scores.micro_f1,
-        loss=told.nats / told.asked,
+        loss=predictions.nats / predictions.items,
         labels=dict(zip(names, scores.each, strict=True)),
-        confusion=confusion_matrix(targets, chosen, len(names)).tolist() if single else None,
+        confusion=confusion_matrix(targets, predicted, len(names)).tolist() if single else None,
         signature=signature,
-        protocol=f"{told.asked} texts; {decided}; macro F1 is the mean over the labels that come or are told.",
+        protocol=(
+            f"{predictions.items} texts; {decision}; macro F1 is the mean over the labels that occur or are predicted."
+        ),
     )
 
 
-def show_figures(values: dict[str, float]) -> str:
-    """`name  value` lines."""
-    width = max(map(len, values))
-    shown = {name: f"{value:,}" if isinstance(value, int) else f"{value:.4f}" for name, value in values.items()}
-    return "\n".join(f"{name.replace('_', ' '):<{width}}  {value}" for name, value in shown.items())
-
-
-def show_labels(scores: dict[str, LabelScore], head: str) -> str:
-    """A row a label."""
-    rows = [[head, "precision", "recall", "f1", "examples"]]
+def show_scores(scores: dict[str, LabelScore], heading: str) -> str:
+    """Return a table with one row per label; `heading` is that of the names."""
+    rows = [[heading, "precision", "recall", "f1", "examples"]]
     for name, one in scores.items():
         rows.append([name, f"{one.precision:.4f}", f"{one.recall:.4f}", f"{one.f1:.4f}", f"{one.examples:,}"])
     return show_table(rows)
 
 
 def show_confusion(names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
-    """The matrix where labels are few, else what is confused most often."""
-    if len(names) <= MOST_SHOWN:
-        rows = [["true \\ told", *names]]
+    """Return the confusion matrix, or the most frequent confusions if there are many labels."""
+    if len(names) <= MAX_MATRIX:
+        rows = [["true \\ predicted", *names]]
         rows += [[name, *map(str, row)] for name, row in zip(names, counts, strict=True)]
         return show_table(rows)
     wrong = [
         (count, names[i], names[j]) for i, row in enumerate(counts) for j, count in enumerate(row) if i != j and count
     ]
-    most = sorted(wrong, key=lambda one: -one[0])[:MOST_SHOWN]
-    return show_table([["true", "told", "times"], *([true, told, f"{count:,}"] for count, true, told in most)])
-
-
-def show_table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, the first to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if number == 0 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    most = sorted(wrong, key=lambda one: -one[0])[:MAX_MATRIX]
+    return show_table([["true", "predicted", "times"], *([true, other, f"{count:,}"] for count, true, other in most)])

@@ -1,51 +1,63 @@
-"""How probable a model finds a stream of tokens: the one place that computes it.
+"""Cross-entropy, perplexity and bits per byte: the formulas, and the sum of log p over a stream of tokens.
 
-One pass, each token scored exactly once given everything before it in its track, in memory that does not grow with the
-text. Sums are kept in double precision, and sums and counts are given, never means.
+    cross-entropy   H = -log p(tokens) / number of tokens, in nats
+    perplexity      exp(H)
+    bits per byte   (-log2 p(tokens) + bits for what the tokens do not encode) / bytes of the text
 
-Legend: B tracks, T time.
+A stream is scored in one pass: each token exactly once given all tokens before it in its track, in memory that does not
+grow with the text. Sums are in double precision. Functions return sums and counts, never means.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from chainrule.base.arrays import Array
 from chainrule.base.devices import device_of
 from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
-from chainrule.evaluation.tracks import cut, tracks_of
-from chainrule.types import State
+from chainrule.evaluation.tracks import choose_tracks, cut_tracks
+from chainrule.types import StreamScorer
 
 CHUNK = 256
-"""Columns scored at once, unless a model says how many it likes."""
+"""Columns scored at once, unless the model states its own number."""
 
 
-class StreamScorer(Protocol):
-    """Scores text of any length piece by piece."""
+def perplexity(cross_entropy: float) -> float:
+    """Return exp of a cross-entropy in nats per token: infinite if a token is (nearly) impossible."""
+    try:
+        return math.exp(cross_entropy)
+    except OverflowError:
+        return math.inf
 
-    def start(self, batch: int) -> State:
-        """The state before the first token."""
-        ...
 
-    def score(self, tokens_BT: Tensor, state: State) -> tuple[Tensor, State]:
-        """log p of each token given all before it (first of all: `eos`) -> BT in nats, and the state after them."""
-        ...
+def bits_per_byte(nats: float, residue_bits: float, size: int) -> float:
+    """Return the bits per byte of a code for a text of `size` bytes.
+
+    `nats` is -log p of its tokens, `residue_bits` the cost of what the tokens do not encode.
+    """
+    return (nats / math.log(2) + residue_bits) / size
 
 
 class Likelihood(NamedTuple):
-    """-log p of a stream in nats, and the number of tokens it is of."""
+    """-log p of some tokens in nats, and their number."""
 
     nats: float
     tokens: int
 
+    @property
+    def cross_entropy(self) -> float:
+        """Nats per token; NaN without tokens."""
+        return self.nats / self.tokens if self.tokens else math.nan
 
-class Scored(NamedTuple):
-    """A piece of a stream with its scores, flat: N tokens, each with its log p in nats."""
+
+class ScoredTokens(NamedTuple):
+    """A piece of a stream: tokens and the log p of each in nats."""
 
     tokens_N: Tensor
     log_probs_N: Tensor
@@ -53,52 +65,51 @@ class Scored(NamedTuple):
 
 def score_stream(
     model: StreamScorer,
-    tokens: np.ndarray[Any, Any],
+    tokens: Array,
     *,
     eos: int,
     tracks: int | None = None,
     chunk: int | None = None,
     progress: Progress | None = None,
-) -> Iterator[Scored]:
-    """Yield every token of the stream once with its log-probability, a chunk of all tracks at a time."""
-    layout = cut(len(tokens), tracks_of(model, len(tokens)) if tracks is None else tracks)
+) -> Iterator[ScoredTokens]:
+    """Yield every token of the stream once with its log-probability, one chunk of all tracks at a time."""
+    layout = cut_tracks(len(tokens), choose_tracks(model, len(tokens)) if tracks is None else tracks)
     device = device_of(model)
     state, done = model.start(layout.count), 0
-    columns: int = getattr(model, "chunk", CHUNK) if chunk is None else chunk
-    for begin, end in layout.chunks(columns):
+    for begin, end in layout.chunks(chunk or model.chunk or CHUNK):
         tokens_BT = torch.from_numpy(layout.read(tokens, begin, end, eos)).to(device)
         log_probs_BT, state = model.score(tokens_BT, state)
-        # Only the last column can be shorter than the rest, and nothing follows what stands there as padding.
+        # Only the last column can lack rows, and no token follows the padding there.
         whole = end - begin - (layout.rows_at(end - 1) < layout.count)
-        piece = [_flat(part, whole, layout.rows_at(end - 1)) for part in (tokens_BT, log_probs_BT)]
-        yield Scored(*piece)
+        piece = [_unpadded(part, whole, layout.rows_at(end - 1)) for part in (tokens_BT, log_probs_BT)]
+        yield ScoredTokens(*piece)
         done += piece[0].numel()
         if progress:
             progress(done, len(tokens))
 
 
-def _flat(part_BT: Tensor, whole: int, last: int) -> Tensor:
-    """All of the first `whole` columns, and the first `last` rows of the column after them, if there is one -> N."""
+def _unpadded(part_BT: Tensor, whole: int, last: int) -> Tensor:
+    """The first `whole` columns, and the first `last` rows of the next column if there is one -> N."""
     return torch.cat([part_BT[:, :whole].flatten(), part_BT[:last, whole:].flatten()])
 
 
 def evaluate_tokens(
     model: StreamScorer,
-    tokens: np.ndarray[Any, Any],
+    tokens: Array,
     *,
     eos: int,
     tracks: int | None = None,
     chunk: int | None = None,
     progress: Progress | None = None,
 ) -> Likelihood:
-    """-log p of a stream of tokens (any integer array, memory-mapped or not) in nats, and their number."""
+    """Return -log p of a stream of tokens (any integer array, may be memory-mapped) in nats, and their number."""
     nats = 0.0
     with evaluating(model):
         for piece in score_stream(model, tokens, eos=eos, tracks=tracks, chunk=chunk, progress=progress):
-            nats -= total(piece.log_probs_N)
+            nats -= precise_sum(piece.log_probs_N)
     return Likelihood(nats, len(tokens))
 
 
-def total(values_N: Tensor) -> float:
-    """The sum in double precision, which not every device has."""
+def precise_sum(values_N: Tensor) -> float:
+    """The sum in double precision, computed on the CPU because not every device supports it."""
     return float(values_N.cpu().double().sum())

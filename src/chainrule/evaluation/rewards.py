@@ -1,9 +1,7 @@
-"""Rewards for training on the measure itself: each output against its reference, quickly.
+"""Rewards for training on the metric itself: fast sentence scores of outputs against references.
 
-`bleu` and `chrf` are sacreBLEU's sentence scores and `rouge` is rouge_score's ROUGE-L, all from 0 to 1. What is needed
-of a reference is kept, as it comes back with every sample drawn for its source.
-
-Legend: N sentences, S statistics of a sentence.
+`bleu` and `chrf` are the sentence scores of sacreBLEU and `rouge` is the ROUGE-L of rouge_score, all from 0 to 1.
+References are prepared once and cached, since each one returns with every sample that is drawn for its source.
 """
 
 from __future__ import annotations
@@ -11,24 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import compress
-from typing import Any
 
 import numpy as np
 
+from chainrule.base.arrays import Array
 from chainrule.errors import DataError
 from chainrule.evaluation.significance import Bleu, Chrf, Metric, check_name, is_chinese
-from chainrule.evaluation.translation import Places, WordTokenizer, places_of, rouge_l
+from chainrule.evaluation.translation import WordIndex, WordTokenizer, index_words, rouge_l
 
-KEPT = 1 << 16
-"""References of which is kept what is needed; sacreBLEU keeps as many tokenised texts."""
+CACHED = 1 << 16
+"""Number of references that are cached; sacreBLEU caches as many tokenised texts."""
 
-Array = np.ndarray[Any, Any]
 Reward = Callable[[Sequence[str], Sequence[str]], Array]
-"""Takes N outputs and their N references, gives N rewards from 0 to 1 in float64."""
+"""Takes P outputs and their P references; returns P rewards from 0 to 1 in float64."""
 
 
 def make_reward(name: str) -> Reward:
-    """The reward of this name: one of `REWARDS`."""
+    """Return the reward of this name: one of `REWARDS`."""
     check_name("reward", name, REWARDS)
     reward = _REWARDS[name]()
 
@@ -44,18 +41,18 @@ def make_reward(name: str) -> Reward:
 
 
 def _bleu() -> Reward:
-    """Sentence BLEU with "exp" smoothing and effective order; each reference says whether to tokenise as Chinese."""
+    """Sentence BLEU with "exp" smoothing and effective order; the reference decides whether to tokenise as Chinese."""
     western, chinese = (Bleu(tokenizer=name, effective_order=True) for name in ("13a", "zh"))
-    kept_is_chinese = lru_cache(KEPT)(is_chinese)
+    cached_is_chinese = lru_cache(CACHED)(is_chinese)
 
     def reward(outputs: Sequence[str], references: Sequence[str]) -> Array:
-        chinese_N = np.array([kept_is_chinese(reference) for reference in references])
-        scores_N = np.empty(len(outputs))
-        for metric, own_N in ((western, ~chinese_N), (chinese, chinese_N)):
-            if own_N.any():
-                pairs = compress(zip(outputs, references, strict=True), own_N)
-                scores_N[own_N] = _scores(metric, *zip(*pairs, strict=True))
-        return scores_N
+        chinese_P = np.array([cached_is_chinese(reference) for reference in references])
+        scores_P = np.empty(len(outputs))
+        for metric, chosen_P in ((western, ~chinese_P), (chinese, chinese_P)):
+            if chosen_P.any():
+                pairs = compress(zip(outputs, references, strict=True), chosen_P)
+                scores_P[chosen_P] = _scores(metric, *zip(*pairs, strict=True))
+        return scores_P
 
     return reward
 
@@ -66,18 +63,18 @@ def _chrf() -> Reward:
 
 
 def _scores(metric: Metric, outputs: Sequence[str], references: Sequence[str]) -> Array:
-    """The measure of each sentence by itself -> N."""
-    scores_N = metric.scores(metric.table(outputs, [references]))
-    return np.minimum(scores_N / 100, 1.0)  # a perfect BLEU is 100 but for rounding
+    """The score of each sentence -> P."""
+    scores_P = metric.scores(metric.table(outputs, [references]))
+    return np.minimum(scores_P / 100, 1.0)  # rounding may put a perfect BLEU above 100
 
 
 def _rouge() -> Reward:
     """F1 of the longest common subsequence of words."""
     tokenize = WordTokenizer().tokenize
 
-    @lru_cache(KEPT)
-    def prepare(reference: str) -> Places:
-        return places_of(tokenize(reference))
+    @lru_cache(CACHED)
+    def prepare(reference: str) -> WordIndex:
+        return index_words(tokenize(reference))
 
     def reward(outputs: Sequence[str], references: Sequence[str]) -> Array:
         return np.array(list(map(rouge_l, map(tokenize, outputs), map(prepare, references))))

@@ -1,14 +1,11 @@
-"""What chance may have done to a BLEU or chrF: intervals of one system, and tests between two.
+"""Statistical significance of BLEU and chrF: confidence intervals of one system, and paired tests of two.
 
-Both measures of a corpus are functions of counts summed over its sentences, so the counts are taken once, and every
-resampled corpus is one row of a matrix product. The counts give sacreBLEU's figures, and the random numbers are drawn
-as sacreBLEU draws them, so that intervals and p-values can be made again with it.
+Both scores are functions of counts summed over the sentences of a corpus. So the counts are computed once, and every
+resampled corpus is one row of a matrix product. The scores equal those of sacreBLEU, and random numbers are drawn in
+the same way, so that sacreBLEU reproduces the intervals and p-values.
 
     bootstrap       Koehn (2004), Statistical Significance Tests for Machine Translation Evaluation; p as in sacreBLEU
     randomization   Riezler & Maxwell (2005), On Some Pitfalls in Automatic Evaluation and Significance Testing for MT
-
-Legend: N sentences, K resamples, S statistics of a sentence, O orders of n-grams; R the texts of a sentence, its output
-first; P places in all texts, G distinct n-grams of all sentences.
 """
 
 from __future__ import annotations
@@ -16,18 +13,20 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from chainrule.base.arrays import Array
 from chainrule.errors import ConfigError, DataError, unknown_name
+from chainrule.evaluation.measurement import Measurement
 
 METRICS = ("bleu", "chrf")
 TESTS = ("bootstrap", "randomization")
 BLEU_TOKENIZERS = ("13a", "char", "intl", "none", "zh")
-"""Those of sacreBLEU's that need no further package and no download."""
+"""The tokenisers of sacreBLEU that need no further package and no download."""
 
 WORD_ORDERS = 4
 CHARACTER_ORDERS = 6
@@ -37,25 +36,24 @@ SEED = 12345
 HAN = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd]")
 """One Chinese character."""
 CHINESE_SHARE = 0.3
-"""A text is Chinese if more than this share of its letters are Chinese characters."""
+"""A text counts as Chinese if more than this share of its letters are Chinese characters."""
 
-_TIE = 1e-9  # scores of the same counts may differ in their last bits
-_BLOCK = 1 << 18  # characters whose n-grams are counted at once, but for whole sentences
-_CELLS = 1 << 22  # of the matrix of resamples that is held at once
+_TIE = 1e-9  # scores of equal counts may differ in their last bits
+_BLOCK = 1 << 18  # characters whose n-grams are counted at once, rounded to whole sentences
+_CELLS = 1 << 22  # cells of the matrix of resamples that are held at once
 
-Array = np.ndarray[Any, Any]
 References = Sequence[Sequence[str]]
-"""Sets of references: references[r][i] is the r-th one for output i."""
+"""Sets of references: references[k][i] is the k-th reference of output i."""
 
 
 class Metric(ABC):
-    """A measure of a corpus by counts that are summed over its sentences."""
+    """A score of a corpus by counts that are summed over its sentences."""
 
     def __init__(self, official: Any) -> None:
-        self.official = official  # sacreBLEU's own
+        self.official = official  # the metric of sacreBLEU
 
     def table(self, outputs: Sequence[str], references: References) -> Array:
-        """The statistics of all sentences -> NS, whole numbers as float64. Memory is bounded by counting in blocks."""
+        """Return the statistics of all sentences -> PF, integers as float64. Counting in blocks bounds the memory."""
         texts = [outputs, *references]
         characters = np.cumsum([sum(map(len, each)) for each in zip(*texts, strict=True)])
         ends = (np.flatnonzero(np.diff(characters // _BLOCK, append=-1)) + 1).tolist()
@@ -64,15 +62,15 @@ class Metric(ABC):
 
     @abstractmethod
     def count(self, texts: list[Sequence[str]]) -> Array:
-        """The statistics of some sentences: texts[0] are the outputs, the others sets of references -> NS."""
+        """Return the statistics of some sentences -> PF; texts: the outputs, then each set of references, K in all."""
 
     @abstractmethod
-    def scores(self, sums_KS: Array) -> Array:
-        """The measure, 0 to 100, of each of K summed rows of statistics -> K."""
+    def scores(self, sums_KF: Array) -> Array:
+        """Return the score, 0 to 100, of each of K rows of summed statistics -> K."""
 
 
 class Bleu(Metric):
-    """BLEU. Statistics: tokens of the output and of the nearest reference, then matches and n-grams of each order."""
+    """BLEU. Statistics: lengths of the output and of the closest reference, then matches and n-grams of each order."""
 
     def __init__(self, *, tokenizer: str = "13a", lowercase: bool = False, effective_order: bool = False) -> None:
         from sacrebleu.metrics.bleu import BLEU  # slow to import
@@ -84,45 +82,45 @@ class Bleu(Metric):
     def count(self, texts: list[Sequence[str]]) -> Array:
         ids: dict[str, int] = {}
         tokens = [[ids.setdefault(word, len(ids)) for word in self._words(text)] for each in texts for text in each]
-        lengths_RN = np.array([len(each) for each in tokens]).reshape(len(texts), -1)
+        lengths_KP = np.array([len(each) for each in tokens]).reshape(len(texts), -1)
         matches = [
-            np.bincount(sentence_G, np.minimum(times_GR[:, 0], times_GR[:, 1:].max(axis=1)), lengths_RN.shape[1])
-            for sentence_G, times_GR in _ngrams(np.array(list(chain(*tokens)), np.int64), lengths_RN, WORD_ORDERS)
+            np.bincount(sentence_J, np.minimum(times_JK[:, 0], times_JK[:, 1:].max(axis=1)), lengths_KP.shape[1])
+            for sentence_J, times_JK in _ngrams(np.array(list(chain(*tokens)), np.int64), lengths_KP, WORD_ORDERS)
         ]
-        ngrams = [np.maximum(0, lengths_RN[0] - order) for order in range(WORD_ORDERS)]
-        return np.stack([lengths_RN[0], _nearest(lengths_RN), *matches, *ngrams], axis=1)
+        ngrams = [np.maximum(0, lengths_KP[0] - order) for order in range(WORD_ORDERS)]
+        return np.stack([lengths_KP[0], _closest_length(lengths_KP), *matches, *ngrams], axis=1)
 
-    def scores(self, sums_KS: Array) -> Array:
+    def scores(self, sums_KF: Array) -> Array:
         """The geometric mean of the precisions times the brevity penalty.
 
-        The k-th order without a match counts as 1/2^k of one ("exp" smoothing). An order without n-grams makes the
+        The k-th order without a match counts as 1/2^k matches ("exp" smoothing). An order without n-grams makes the
         score 0, or is left out of the mean (effective order).
         """
-        length_K1, reference_K1, matches_KO, ngrams_KO = np.split(sums_KS, (1, 2, 2 + WORD_ORDERS), axis=1)
+        length_K1, reference_K1, matches_KO, ngrams_KO = np.split(sums_KF, (1, 2, 2 + WORD_ORDERS), axis=1)
         present_KO = ngrams_KO > 0
         missed_KO = present_KO & (matches_KO == 0)
         hits_KO = np.where(missed_KO, 0.5 ** np.cumsum(missed_KO, axis=1), matches_KO)
         logs_KO = np.log(100 * hits_KO / np.maximum(ngrams_KO, 1), where=present_KO, out=np.zeros_like(hits_KO))
         orders_K = present_KO.sum(axis=1)
-        shortness_K = np.minimum(1 - reference_K1 / np.maximum(length_K1, 1), 0)[:, 0]
-        scores_K = np.exp(shortness_K + logs_KO.sum(axis=1) / np.maximum(orders_K, 1))
-        worthless_K = ~matches_KO.any(axis=1) | ((orders_K < WORD_ORDERS) & (not self._effective_order))
-        return np.where(worthless_K, 0.0, scores_K)
+        brevity_K = np.minimum(1 - reference_K1 / np.maximum(length_K1, 1), 0)[:, 0]
+        scores_K = np.exp(brevity_K + logs_KO.sum(axis=1) / np.maximum(orders_K, 1))
+        zero_K = ~matches_KO.any(axis=1) | ((orders_K < WORD_ORDERS) & (not self._effective_order))
+        return np.where(zero_K, 0.0, scores_K)
 
     def _words(self, text: str) -> list[str]:
         tokenized: str = self._tokenize((text.lower() if self._lowercase else text).rstrip())
         return tokenized.split()
 
 
-def _nearest(lengths_RN: Array) -> Array:
-    """The length of the reference that is nearest to the output's, the shorter of two as near -> N."""
-    references_RN = np.sort(lengths_RN[1:], axis=0)
-    chosen_N = np.abs(references_RN - lengths_RN[0]).argmin(axis=0)
-    return np.asarray(references_RN[chosen_N, np.arange(len(chosen_N))])
+def _closest_length(lengths_KP: Array) -> Array:
+    """The length of the reference that is closest in length to the output, the shorter one of a tie -> P."""
+    references_KP = np.sort(lengths_KP[1:], axis=0)
+    chosen_P = np.abs(references_KP - lengths_KP[0]).argmin(axis=0)
+    return np.asarray(references_KP[chosen_P, np.arange(len(chosen_P))])
 
 
 class Chrf(Metric):
-    """chrF. Statistics: n-grams of the output, of the best reference, and matches, for each order in turn."""
+    """chrF. Statistics: for each order the n-grams of the output, those of the best reference, and the matches."""
 
     def __init__(self, *, lowercase: bool = False) -> None:
         from sacrebleu.metrics.chrf import CHRF  # slow to import
@@ -132,27 +130,27 @@ class Chrf(Metric):
 
     def count(self, texts: list[Sequence[str]]) -> Array:
         lines = ["".join((text.lower() if self._lowercase else text).split()) for each in texts for text in each]
-        lengths_RN = np.array([len(line) for line in lines]).reshape(len(texts), -1)
+        lengths_KP = np.array([len(line) for line in lines]).reshape(len(texts), -1)
         characters = np.frombuffer("".join(lines).encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64)
-        table_RNS = np.zeros((len(texts) - 1, lengths_RN.shape[1], 3 * CHARACTER_ORDERS))
-        for order, (sentence_G, times_GR) in enumerate(_ngrams(characters, lengths_RN, CHARACTER_ORDERS)):
-            output_N, *others = np.maximum(0, lengths_RN - order)
-            for reference, other_N in enumerate(others):
-                matches_G = np.minimum(times_GR[:, 0], times_GR[:, 1 + reference])
-                matches_N = np.bincount(sentence_G, matches_G, len(other_N))
-                # What a reference is too short for is not held against the output.
-                counted = np.where(other_N > 0, output_N, 0), other_N, matches_N
-                table_RNS[reference, :, 3 * order : 3 * order + 3] = np.stack(counted, axis=1)
-        best_N = np.array([self.scores(table_NS) for table_NS in table_RNS]).argmax(axis=0)
-        return np.asarray(table_RNS[best_N, np.arange(len(best_N))])
+        table_KPF = np.zeros((len(texts) - 1, lengths_KP.shape[1], 3 * CHARACTER_ORDERS))
+        for order, (sentence_J, times_JK) in enumerate(_ngrams(characters, lengths_KP, CHARACTER_ORDERS)):
+            output_P, *others = np.maximum(0, lengths_KP - order)
+            for reference, other_P in enumerate(others):
+                matches_J = np.minimum(times_JK[:, 0], times_JK[:, 1 + reference])
+                matches_P = np.bincount(sentence_J, matches_J, len(other_P))
+                # Orders for which the reference is too short do not lower the score.
+                counted = np.where(other_P > 0, output_P, 0), other_P, matches_P
+                table_KPF[reference, :, 3 * order : 3 * order + 3] = np.stack(counted, axis=1)
+        best_P = np.array([self.scores(table_PF) for table_PF in table_KPF]).argmax(axis=0)
+        return np.asarray(table_KPF[best_P, np.arange(len(best_P))])
 
-    def scores(self, sums_KS: Array) -> Array:
-        """F2 of the mean precision and the mean recall over the orders that both sides have."""
-        outputs_KO, references_KO, matches_KO = (sums_KS[:, part::3] for part in range(3))
+    def scores(self, sums_KF: Array) -> Array:
+        """Return F2 of the mean precision and the mean recall over the orders that both sides have."""
+        outputs_KO, references_KO, matches_KO = (sums_KF[:, part::3] for part in range(3))
         both_KO = (outputs_KO > 0) & (references_KO > 0)
         orders_K = np.maximum(both_KO.sum(axis=1), 1)
-        precision_K, recall_K = np.zeros((2, len(sums_KS)))
-        for order in range(CHARACTER_ORDERS):  # one by one as sacreBLEU adds them, so that ties stay ties
+        precision_K, recall_K = np.zeros((2, len(sums_KF)))
+        for order in range(CHARACTER_ORDERS):  # one by one, as sacreBLEU adds them, to keep ties
             both_K, matches_K = both_KO[:, order], matches_KO[:, order]
             precision_K += np.where(both_K, matches_K / np.maximum(outputs_KO[:, order], 1), 0)
             recall_K += np.where(both_K, matches_K / np.maximum(references_KO[:, order], 1), 0)
@@ -161,56 +159,56 @@ class Chrf(Metric):
         return np.asarray(100 * (5 * precision_K * recall_K / np.where(weighted_K > 0, weighted_K, 1)))
 
 
-def _ngrams(tokens_P: Array, lengths_RN: Array, orders: int) -> Iterator[tuple[Array, Array]]:
-    """For each order in turn the distinct n-grams of every sentence -> whose each is G, how often each text has it GR.
+def _ngrams(tokens_N: Array, lengths_KP: Array, orders: int) -> Iterator[tuple[Array, Array]]:
+    """For each order the J distinct n-grams of all sentences -> the sentence of each J, its count in each text JK.
 
-    `tokens_P` has first all outputs, then each set of references. An n-gram is known by its last token and by a number
-    for what stands before that: the one of the n-gram that is shorter by one, at first that of the sentence.
+    `tokens_N` has all outputs first, then each set of references. An n-gram is identified by its last token and the
+    number of its prefix, which is the n-gram shorter by one, or the sentence at order 1.
     """
-    texts, sentences = lengths_RN.shape
-    text_P = np.repeat(np.arange(lengths_RN.size), lengths_RN.ravel())
-    end_P = np.cumsum(lengths_RN)[text_P]
-    begin, number, size = np.arange(len(tokens_P)), text_P % sentences, tokens_P.max(initial=0) + 1
+    texts, sentences = lengths_KP.shape
+    text_N = np.repeat(np.arange(lengths_KP.size), lengths_KP.ravel())
+    end_N = np.cumsum(lengths_KP)[text_N]
+    begin, number, size = np.arange(len(tokens_N)), text_N % sentences, tokens_N.max(initial=0) + 1
     for order in range(orders):
-        inside = begin + order < end_P[begin]
+        inside = begin + order < end_N[begin]
         begin, number = begin[inside], number[inside]
-        distinct, number = np.unique(number * size + tokens_P[begin + order], return_inverse=True)
-        text, sentence = np.divmod(text_P[begin], sentences)
-        sentence_G = np.empty(len(distinct), np.int64)
-        sentence_G[number] = sentence
+        distinct, number = np.unique(number * size + tokens_N[begin + order], return_inverse=True)
+        text, sentence = np.divmod(text_N[begin], sentences)
+        sentence_J = np.empty(len(distinct), np.int64)
+        sentence_J[number] = sentence
         times = np.bincount(number * texts + text, minlength=len(distinct) * texts)
-        yield sentence_G, times.reshape(-1, texts)
+        yield sentence_J, times.reshape(-1, texts)
 
 
 def make_metric(name: str, references: References, *, lowercase: bool = False, tokenizer: str | None = None) -> Metric:
-    """BLEU or chrF; without a `tokenizer` BLEU takes the one that fits the references."""
+    """Return BLEU or chrF; `tokenizer` is that of BLEU, None to choose by the language of the references."""
     check_name("metric", name, METRICS)
     if name == "chrf":
         return Chrf(lowercase=lowercase)
-    name = fitting_tokenizer(references) if tokenizer is None else tokenizer
+    name = choose_bleu_tokenizer(references) if tokenizer is None else tokenizer
     return Bleu(tokenizer=name, lowercase=lowercase)
 
 
-def fitting_tokenizer(references: References) -> str:
-    """sacreBLEU's tokeniser for the language of the references: "zh" for Chinese, else "13a"."""
+def choose_bleu_tokenizer(references: References) -> str:
+    """Return the tokeniser of sacreBLEU for the language of the references: "zh" for Chinese, else "13a"."""
     return "zh" if is_chinese("\n".join(text for texts in references for text in texts)) else "13a"
 
 
 def is_chinese(text: str) -> bool:
-    """Whether more than `CHINESE_SHARE` of the letters are Chinese characters."""
+    """Return whether more than `CHINESE_SHARE` of the letters are Chinese characters."""
     if text.isascii():
         return False
     return len(HAN.findall(text)) > CHINESE_SHARE * sum(map(str.isalpha, text))
 
 
 def check_name(what: str, name: str, known: Sequence[str]) -> None:
-    """An error that suggests the nearest name, unless it is one of those known."""
+    """Raise an error that suggests the closest name unless `name` is known."""
     if name not in known:
         raise unknown_name(what, name, known)
 
 
 def check_counts(outputs: Sequence[str], references: References) -> None:
-    """An error unless there are outputs, and in each set as many references."""
+    """Raise an error unless there are outputs, and as many references in each set."""
     if not outputs:
         raise DataError("there are no outputs, so there is nothing to measure; give at least one sentence.")
     if not references or isinstance(references[0], str):
@@ -219,30 +217,26 @@ def check_counts(outputs: Sequence[str], references: References) -> None:
         if len(texts) != len(outputs):
             which = f"references in set {number}" if len(references) > 1 else "references"
             raise DataError(
-                f"there are {len(outputs)} outputs and {len(texts)} {which}: expected as many of one as of the other; "
-                "give files with the same number of lines."
+                f"there are {len(outputs)} outputs and {len(texts)} {which}: expected equal numbers; give "
+                "files with the same number of lines."
             )
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Two systems on the same sentences. `difference` is b - a: above 0, b is the better one."""
+class PairedResult(Measurement):
+    """Two systems compared on the same sentences. `difference` is b - a: if positive, b is better."""
 
     metric: str
     a: float
     b: float
     difference: float
-    p_value: float  # how probable a difference as large is if the systems do not differ
+    p_value: float  # probability of a difference at least as large if the systems do not differ
     interval: tuple[float, float]  # 95%, of the difference
     test: str
     signature: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
-        return asdict(self)
 
-
-def paired(
+def paired_test(
     outputs_a: Sequence[str],
     outputs_b: Sequence[str],
     references: References,
@@ -253,21 +247,21 @@ def paired(
     tokenizer: str | None = None,
     resamples: int = RESAMPLES,
     seed: int = SEED,
-) -> Paired:
+) -> PairedResult:
     """Test whether two systems differ in corpus BLEU or chrF by more than the choice of sentences explains."""
     check_name("test", test, TESTS)
     for outputs in (outputs_a, outputs_b):
         check_counts(outputs, references)
     measure = make_metric(metric, references, lowercase=lowercase, tokenizer=tokenizer)
     a, b = (measure.official.corpus_score(outputs, references).score for outputs in (outputs_a, outputs_b))
-    table_a_NS, table_b_NS = (measure.table(outputs, references) for outputs in (outputs_a, outputs_b))
-    scores_a_K, scores_b_K = bootstrap(measure, [table_a_NS, table_b_NS], resamples, seed)
+    table_a_PF, table_b_PF = (measure.table(outputs, references) for outputs in (outputs_a, outputs_b))
+    scores_a_K, scores_b_K = bootstrap(measure, [table_a_PF, table_b_PF], resamples, seed)
     if test == "bootstrap":
         distances_K = np.abs(scores_b_K - scores_a_K)
         distances_K -= distances_K.mean()
     else:
-        distances_K = _randomized(measure, table_a_NS, table_b_NS, resamples, seed)
-    return Paired(
+        distances_K = _randomized_distances(measure, table_a_PF, table_b_PF, resamples, seed)
+    return PairedResult(
         metric=metric,
         a=a,
         b=b,
@@ -280,33 +274,33 @@ def paired(
 
 
 def bootstrap(metric: Metric, tables: Sequence[Array], resamples: int = RESAMPLES, seed: int = SEED) -> list[Array]:
-    """Score corpora of N sentences drawn with replacement, the same ones for every table NS -> one K for each."""
-    joined_NS = np.concatenate(tables, axis=1)
-    sentences = len(joined_NS)
+    """Score corpora of P sentences drawn with replacement, the same ones for every table PF -> a K for each table."""
+    joined_PF = np.concatenate(tables, axis=1)
+    sentences = len(joined_PF)
     rng = np.random.default_rng(seed)
     sums = []
     for rows in _pieces(resamples, sentences):
-        drawn_KN = rng.integers(sentences, size=(rows, sentences))
-        drawn_KN += np.arange(rows)[:, None] * sentences  # so that one count serves all resamples
-        times_KN = np.bincount(drawn_KN.ravel(), minlength=drawn_KN.size).reshape(drawn_KN.shape)
-        sums.append(times_KN.astype(np.float64) @ joined_NS)
-    return [metric.scores(sums_KS) for sums_KS in np.split(np.concatenate(sums), len(tables), axis=1)]
+        drawn_KP = rng.integers(sentences, size=(rows, sentences))
+        drawn_KP += np.arange(rows)[:, None] * sentences  # so that one bincount serves all resamples
+        times_KP = np.bincount(drawn_KP.ravel(), minlength=drawn_KP.size).reshape(drawn_KP.shape)
+        sums.append(times_KP.astype(np.float64) @ joined_PF)
+    return [metric.scores(sums_KF) for sums_KF in np.split(np.concatenate(sums), len(tables), axis=1)]
 
 
-def _randomized(metric: Metric, table_a_NS: Array, table_b_NS: Array, resamples: int, seed: int) -> Array:
-    """How far apart two systems are that got each sentence's two outputs at random, one each -> K."""
+def _randomized_distances(metric: Metric, table_a_PF: Array, table_b_PF: Array, resamples: int, seed: int) -> Array:
+    """Distances of the scores if the two outputs of each sentence are assigned to the systems at random -> K."""
     rng = np.random.default_rng(seed)
-    apart_NS, total_S = table_a_NS - table_b_NS, (table_a_NS + table_b_NS).sum(axis=0)
+    difference_PF, total_F = table_a_PF - table_b_PF, (table_a_PF + table_b_PF).sum(axis=0)
     sums = []
-    for rows in _pieces(resamples, len(apart_NS)):
-        kept_KN = rng.integers(2, size=(rows, len(apart_NS)), dtype=bool)
-        sums.append(kept_KN @ apart_NS)
-    first_KS = table_b_NS.sum(axis=0) + np.concatenate(sums)
-    return np.asarray(np.abs(metric.scores(first_KS) - metric.scores(total_S - first_KS)))
+    for rows in _pieces(resamples, len(difference_PF)):
+        kept_KP = rng.integers(2, size=(rows, len(difference_PF)), dtype=bool)
+        sums.append(kept_KP @ difference_PF)
+    first_KF = table_b_PF.sum(axis=0) + np.concatenate(sums)
+    return np.asarray(np.abs(metric.scores(first_KF) - metric.scores(total_F - first_KF)))
 
 
 def _pieces(resamples: int, sentences: int) -> Iterator[int]:
-    """How many resamples to draw at a time. Multiples of 32 draw the same random bits as all of them at once would."""
+    """Numbers of resamples to draw at a time. Multiples of 32 use the same random bits as one draw of all."""
     if resamples < 1:
         raise ConfigError(f"resamples is {resamples}, but an interval needs at least 1; 1000 is usual.")
     size = max(1, _CELLS // sentences // 32) * 32
@@ -315,20 +309,20 @@ def _pieces(resamples: int, sentences: int) -> Iterator[int]:
 
 
 def interval(scores_K: Array) -> tuple[float, float]:
-    """The bounds that leave out 2.5% of the scores on either side."""
+    """Return the bounds that leave out 2.5% of the scores on either side."""
     ordered = np.sort(scores_K)
-    beyond = len(ordered) // 40
-    return float(ordered[beyond]), float(ordered[-1 - beyond])
+    outside = len(ordered) // 40
+    return float(ordered[outside]), float(ordered[-1 - outside])
 
 
 def _p_value(distances_K: Array, distance: float) -> float:
-    """The share of chance results at least as far out as the one observed, which counts as one of them."""
+    """The share of random results that are at least as large as the observed one, which is counted as one of them."""
     return (int((distances_K >= distance - _TIE).sum()) + 1) / (len(distances_K) + 1)
 
 
 def signature(metric: Metric, seed: int | None = None, *, bs: int | None = None, ar: int | None = None) -> str:
-    """sacreBLEU's signature of the figure last measured, with the bootstrap and randomisation if there were any."""
-    made = metric.official.get_signature()
+    """Return sacreBLEU's signature of the last score, with the numbers of the bootstrap and the randomisation."""
+    line = metric.official.get_signature()
     for name, value in (("bs", bs), ("ar", ar), ("seed", seed)):
-        made.update(name, value)
-    return str(made)
+        line.update(name, value)
+    return str(line)

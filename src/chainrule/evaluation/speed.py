@@ -1,6 +1,6 @@
-"""How quickly a model generates.
+"""Generation speed of a model.
 
-A time says little on a machine that others share; compare two of them only if they were taken in one run.
+Times on a shared machine vary; compare only times that were measured in one run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chainrule.types import Stepper
 def generation_speed(
     stepper: Stepper, *, eos: int, tokens: int = 200, batch: int = 1, choose: Chooser | None = None, warm_up: int = 8
 ) -> float:
-    """New tokens a second, over all rows, when `batch` rows of `tokens` tokens are generated without stopping."""
+    """Return new tokens per second over all rows, generating `batch` rows of `tokens` tokens without stopping."""
 
     def run(length: int) -> None:
         generate(
@@ -29,6 +29,6 @@ def generation_speed(
 
     with evaluating(stepper):
         run(warm_up)
-        begun = time.perf_counter()
+        began = time.perf_counter()
         run(tokens)
-        return tokens * batch / (time.perf_counter() - begun)
+        return tokens * batch / (time.perf_counter() - began)

@@ -1,19 +1,18 @@
-"""The measures of translations, summaries and other texts made from texts, against one or more references.
+"""Scores of translations, summaries and other generated texts against one or more references.
 
-BLEU and chrF are sacreBLEU's, ROUGE-1 and ROUGE-2 are rouge_score's. ROUGE-L equals rouge_score's, whose table of all
-pairs of words has no room for a long text. Each figure comes with the signature that says how it was made.
-
-Legend: N sentences, K resamples, S statistics of a sentence.
+BLEU and chrF are computed by sacreBLEU, ROUGE-1 and ROUGE-2 by rouge_score. ROUGE-L equals that of rouge_score, but
+needs little memory for long texts, where rouge_score builds a table of all pairs of words. Each score has a signature.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from chainrule.evaluation.measurement import Measurement
 from chainrule.evaluation.significance import (
     HAN,
     RESAMPLES,
@@ -24,23 +23,23 @@ from chainrule.evaluation.significance import (
     References,
     bootstrap,
     check_counts,
-    fitting_tokenizer,
+    choose_bleu_tokenizer,
     interval,
     signature,
 )
 
 
 @dataclass(frozen=True)
-class Measures:
-    """Outputs measured against references: BLEU, chrF and ROUGE from 0 to 100, exact match from 0 to 1."""
+class TranslationScores(Measurement):
+    """Scores of outputs against references: BLEU, chrF and ROUGE from 0 to 100, exact match from 0 to 1."""
 
     bleu: float
     bleu_lowercase: float
     chrf: float
-    rouge1: float  # F1, the mean over sentences
+    rouge1: float  # F1, mean over sentences
     rouge2: float
     rougeL: float
-    exact_match: float  # the share of outputs that equal a reference
+    exact_match: float  # share of outputs that equal a reference
     bleu_interval: tuple[float, float]  # 95%
     chrf_interval: tuple[float, float]
     bleu_signature: str
@@ -48,10 +47,6 @@ class Measures:
     chrf_signature: str
     rouge_signature: str
     sentences: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
-        return asdict(self)
 
 
 def measure(
@@ -62,18 +57,18 @@ def measure(
     tokenizer: str | None = None,
     resamples: int = RESAMPLES,
     seed: int = SEED,
-) -> Measures:
-    """Measure N outputs against sets of N references each: references[r][i] is the r-th one for output i.
+) -> TranslationScores:
+    """Score outputs against sets of references: references[k][i] is the k-th reference of output i.
 
-    `lowercase` takes BLEU, chrF and exact match without regard to case. `tokenizer` is sacreBLEU's for BLEU: one of
-    `BLEU_TOKENIZERS`, or None for the one that fits the references.
+    `lowercase` ignores case in BLEU, chrF and exact match. `tokenizer` is the tokeniser that sacreBLEU uses for BLEU:
+    one of `BLEU_TOKENIZERS`, or None to choose by the language of the references.
     """
     check_counts(outputs, references)
-    name = fitting_tokenizer(references) if tokenizer is None else tokenizer
-    bleu = _measured(Bleu(tokenizer=name, lowercase=lowercase), outputs, references, resamples, seed)
-    chrf = _measured(Chrf(lowercase=lowercase), outputs, references, resamples, seed)
+    name = choose_bleu_tokenizer(references) if tokenizer is None else tokenizer
+    bleu = _corpus_score(Bleu(tokenizer=name, lowercase=lowercase), outputs, references, resamples, seed)
+    chrf = _corpus_score(Chrf(lowercase=lowercase), outputs, references, resamples, seed)
     folded = Bleu(tokenizer=name, lowercase=True)
-    return Measures(
+    return TranslationScores(
         bleu=bleu.score,
         bleu_lowercase=folded.official.corpus_score(outputs, references).score,
         chrf=chrf.score,
@@ -89,31 +84,33 @@ def measure(
     )
 
 
-class _Measured(NamedTuple):
+class _CorpusScore(NamedTuple):
     score: float
     interval: tuple[float, float]
     signature: str
 
 
-def _measured(metric: Metric, outputs: Sequence[str], references: References, resamples: int, seed: int) -> _Measured:
-    """The figure by sacreBLEU itself, and its interval by the bootstrap."""
+def _corpus_score(
+    metric: Metric, outputs: Sequence[str], references: References, resamples: int, seed: int
+) -> _CorpusScore:
+    """The score by sacreBLEU itself, and its interval by the bootstrap."""
     score = metric.official.corpus_score(outputs, references).score
     (scores_K,) = bootstrap(metric, [metric.table(outputs, references)], resamples, seed)
-    return _Measured(score, interval(scores_K), signature(metric, seed, bs=resamples))
+    return _CorpusScore(score, interval(scores_K), signature(metric, seed, bs=resamples))
 
 
 def _exact_match(outputs: Sequence[str], references: References, lowercase: bool) -> float:
-    """The share of outputs that are one of their references, but for white space around them."""
+    """The share of outputs that equal one of their references, ignoring surrounding white space."""
 
-    def shown(text: str) -> str:
+    def normalise(text: str) -> str:
         return text.strip().lower() if lowercase else text.strip()
 
-    equal = [shown(output) in map(shown, own) for output, *own in zip(outputs, *references, strict=True)]
+    equal = [normalise(output) in map(normalise, own) for output, *own in zip(outputs, *references, strict=True)]
     return sum(equal) / len(equal)
 
 
 def _rouge(outputs: Sequence[str], references: References) -> dict[str, float]:
-    """F1 times 100 of each kind, the mean over sentences; of several references the best counts."""
+    """F1 times 100 of each kind, mean over sentences; of several references the best one counts."""
     from rouge_score.rouge_scorer import RougeScorer  # slow to import
 
     tokenizer = WordTokenizer()
@@ -123,7 +120,7 @@ def _rouge(outputs: Sequence[str], references: References) -> dict[str, float]:
         for kind, score in scorer.score_multi(own, output).items():
             sums[kind] += score.fmeasure
         words = tokenizer.tokenize(output)
-        sums["rougeL"] += max(rouge_l(words, places_of(tokenizer.tokenize(reference))) for reference in own)
+        sums["rougeL"] += max(rouge_l(words, index_words(tokenizer.tokenize(reference))) for reference in own)
     return {kind: 100 * total / len(outputs) for kind, total in sums.items()}
 
 
@@ -134,19 +131,19 @@ def _rouge_signature(sets: int) -> str:
 class WordTokenizer:
     """Words for ROUGE in any language: lower-cased runs of letters, marks and digits; each Chinese character is a word.
 
-    rouge_score's own drops every letter that is not ASCII, so that "für" becomes "f", "r" and Chinese becomes nothing.
+    The tokeniser of rouge_score drops every non-ASCII letter: "für" becomes "f", "r", and Chinese text has no words.
     On ASCII text the two are equal.
     """
 
     signature = "unicode-words+han-characters"
 
     def tokenize(self, text: str) -> list[str]:
-        """The words of a text."""
-        return text.lower().translate(_SPACED).split()
+        """Return the words of a text."""
+        return text.lower().translate(_SPACING).split()
 
 
-class _Spaced(dict[int, str]):
-    """What to write for a character (by its code) so that words stand between spaces; filled as characters come up."""
+class _SpacingTable(dict[int, str]):
+    """For each character code the text that puts spaces between words; filled when a character first occurs."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -158,33 +155,34 @@ class _Spaced(dict[int, str]):
         return spaced
 
 
-_SPACED = _Spaced()
+_SPACING = _SpacingTable()
 
 
-class Places(NamedTuple):
-    """Where in a text each of its words stands: bit i of bits[word] is set if word i is this one."""
+class WordIndex(NamedTuple):
+    """The positions of each word of a text: bit i of bits[word] is set if it is the i-th word."""
 
     bits: dict[str, int]
     length: int
 
 
-def places_of(words: Sequence[str]) -> Places:
-    """The places of the words of a text."""
+def index_words(words: Sequence[str]) -> WordIndex:
+    """Return the positions of the words of a text."""
     bits: dict[str, int] = {}
-    for place, word in enumerate(words):
-        bits[word] = bits.get(word, 0) | 1 << place
-    return Places(bits, len(words))
+    for position, word in enumerate(words):
+        bits[word] = bits.get(word, 0) | 1 << position
+    return WordIndex(bits, len(words))
 
 
-def rouge_l(words: Sequence[str], reference: Places) -> float:
-    """F1 of the longest common subsequence of words, 0 to 1."""
-    return 2 * _common(words, reference) / max(1, len(words) + reference.length)
+def rouge_l(words: Sequence[str], reference: WordIndex) -> float:
+    """Return F1 of the longest common subsequence of words, 0 to 1."""
+    return 2 * _common_length(words, reference) / max(1, len(words) + reference.length)
 
 
-def _common(words: Sequence[str], other: Places) -> int:
-    """The length of the longest common subsequence, a whole row of its table at a time (Hyyrö, 2004).
+def _common_length(words: Sequence[str], other: WordIndex) -> int:
+    """The length of the longest common subsequence, by a whole row of its table at a time (Hyyrö, 2004).
 
-    A bit of `flat` is 0 where the row rises by one from the column before, so the zeros of the last row are its sum.
+    A bit of `flat` is 0 where the row is one larger than in the column before: the zeros of the last row add up to the
+    length.
     """
     every = (1 << other.length) - 1
     flat = every

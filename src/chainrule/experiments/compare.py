@@ -13,14 +13,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chainrule.api import load, text_name, train
 from chainrule.config import merge, parse_settings
 from chainrule.errors import ConfigError, RunError
 from chainrule.experiments.mix import mix as mix_runs
+from chainrule.experiments.train import train
 from chainrule.registry import MODELS
-from chainrule.runs.language_model import Paths, Run
-from chainrule.training.checks import is_counted
-from chainrule.training.fit import Listener
+from chainrule.runs.base import Paths, Run
+from chainrule.runs.language_model import LanguageModelRun
+from chainrule.runs.load import load
+from chainrule.tasks.task import model_task
+from chainrule.training.fitting.fitting import TrainingListener
+from chainrule.training.request import text_name
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def compare(
     mix: bool = False,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
-    listener: Listener | None = None,
+    listener: TrainingListener | None = None,
     done: Callable[[Row], None] = lambda row: None,
     **options: Any,
 ) -> list[Row]:
@@ -108,7 +111,7 @@ def compare(
     `options` are those of `train`. A model is MODEL or MODEL:OUTPUT, with its own options in brackets, as in
     `ngram(order=3)`. `mix` adds the mixture of the best counted model and the best network.
     """
-    listener = listener or Listener()
+    listener = listener or TrainingListener()
     folder = Path(out) if out else Path("runs") / f"compare-{text_name(data[0])}"
     test = test or options.get("valid", ())
     rows = []
@@ -143,24 +146,26 @@ def _contenders(models: str | Sequence[str | Contender]) -> list[Contender]:
 
 def check_comparable(model: str) -> None:
     """Only what gives a text a probability has bits per byte."""
-    if MODELS.get(model).about["task"] not in ("lm", "seq2seq"):
+    if not model_task(model).scores_text:
         raise ConfigError(f"{model} gives a text no probability, so it has no bits per byte to compare; leave it out")
 
 
-def _best_pair(runs: Sequence[Run]) -> list[Run] | None:
+def _best_pair(runs: Sequence[Run]) -> list[LanguageModelRun] | None:
     """The best counted model and the best network; None if one kind is missing.
 
     They are chosen on the validation text, whatever they are measured on: a test text chooses nothing.
     """
-    best: dict[bool, tuple[float, Run]] = {}
+    best: dict[bool, tuple[float, LanguageModelRun]] = {}
     for run in runs:
-        bits, kind = run.evaluate_held_out().bits_per_byte, is_counted(run.config)
+        if not isinstance(run, LanguageModelRun):
+            continue
+        bits, kind = run.evaluate_held_out().bits_per_byte, MODELS.get(run.config.model.name).make.fitting == "counting"
         if bits < best.get(kind, (math.inf, run))[0]:  # never so for scores, whose bits are no number
             best[kind] = (bits, run)
     return [best[kind][1] for kind in (True, False)] if len(best) == 2 else None
 
 
-def _mix(runs: list[Run], folder: Path, listener: Listener) -> Run:
+def _mix(runs: list[LanguageModelRun], folder: Path, listener: TrainingListener) -> LanguageModelRun:
     """Their mixture, its weights fitted on the validation text of their training.
 
     A network that was trained on is another one, and so is its mixture: the name tells them apart.
@@ -169,11 +174,12 @@ def _mix(runs: list[Run], folder: Path, listener: Listener) -> Run:
     return mix_runs(runs, out=folder / f"mixture-of-{name}-{runs[1].fingerprint.hex()[:8]}", note=listener.note)
 
 
-def measure(name: str, run: Run, test: Paths) -> Row:
+def measure(name: str, run: Any, test: Paths) -> Row:
     """A finished run's line of the leaderboard."""
     if not run.result:
         raise RunError(f"{run.folder.path} was stopped before it was finished; run the same command again to go on")
     measured = run.evaluate(test) if test else run.evaluate_held_out()
+    figures = measured.to_dict()
     return Row(
         model=name,
         parameters=run.parameters,
@@ -187,6 +193,6 @@ def measure(name: str, run: Run, test: Paths) -> Row:
         signature=measured.signature,
         protocol=measured.protocol,
         run=str(run.folder.path),
-        bleu=getattr(measured, "bleu", None),
-        exact_match=getattr(measured, "exact_match", None),
+        bleu=figures.get("bleu"),
+        exact_match=figures.get("exact_match"),
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from chainrule.api import load, load_translator
 from chainrule.base.files import write_atomically
 from chainrule.experiments.compare import Contender, Row, compare, parse_contender
+from chainrule.runs.language_model import LanguageModelRun
+from chainrule.runs.load import load_for
+from chainrule.runs.translator import TranslatorRun
 from chainrule.text.samples.phrases import write_phrase_pairs
-from chainrule.training.fit import Listener
+from chainrule.training.fitting.fitting import TrainingListener
 
 MODELS = (
     Contender("unigram", "ngram", options={"order": 1}),
@@ -56,7 +58,9 @@ TRANSLATORS = (
 TRIED = ("one thousand and five", "half past seven in the evening", "March 3, 1987")
 
 
-def run_translation_demo(out: Path, seconds: float, listener: Listener) -> tuple[list[Row], list[tuple[str, str]]]:
+def run_translation_demo(
+    out: Path, seconds: float, listener: TrainingListener
+) -> tuple[list[Row], list[tuple[str, str]]]:
     """Train two translators from English to German number phrases, dates and times; the rows, and some translations."""
     paths = write_phrase_pairs(out / "phrases", "en", "de")
     rows = compare(
@@ -71,11 +75,11 @@ def run_translation_demo(out: Path, seconds: float, listener: Listener) -> tuple
         listener=listener,
         done=lambda row: listener.note(f"  {row.exact_match:.1%} exact match"),
     )
-    best = load_translator(max(rows, key=lambda row: row.exact_match or 0).run)
+    best = load_for("translate", TranslatorRun, max(rows, key=lambda row: row.exact_match or 0).run)
     return rows, [(line, best.translate(line)) for line in TRIED]
 
 
-def run_demo(out: Path, seconds: float, listener: Listener) -> tuple[list[Row], str]:
+def run_demo(out: Path, seconds: float, listener: TrainingListener) -> tuple[list[Row], str]:
     """Train and measure all; the rows, best first, and a sample from the best."""
     paths = write_splits(out)
     rows = compare(
@@ -91,5 +95,7 @@ def run_demo(out: Path, seconds: float, listener: Listener) -> tuple[list[Row], 
         listener=listener,
         done=lambda row: listener.note(f"  {row.bits_per_byte:.3f} bits per byte"),
     )
-    sample = load(rows[0].run).generate("The ", max_new_tokens=120, temperature=0.7, top_p=0.9, seed=1)
+    sample = load_for("generate", LanguageModelRun, rows[0].run).generate(
+        "The ", max_new_tokens=120, temperature=0.7, top_p=0.9, seed=1
+    )
     return rows, sample[0].text

@@ -25,23 +25,25 @@ from pydantic import Field
 from safetensors.torch import save as save_bytes
 from torch import nn
 
-from chainrule.api import make_config
 from chainrule.base.devices import PeakMemory, device_of
 from chainrule.base.files import folder_atomically, write_atomically
 from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
-from chainrule.checkpoint.folder import COUNTS, OF_TRAINING, RunFolder
+from chainrule.checkpoint.build import COUNTS
+from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
 from chainrule.config import DataConfig, NamedSection, RunConfig, Section, parse
 from chainrule.data.store import TokenStore
 from chainrule.errors import ConfigError, DataError, RunError, unknown_name
 from chainrule.evaluation.perplexity import CHUNK
-from chainrule.evaluation.tracks import Tracks, cut
+from chainrule.evaluation.tracks import Tracks, cut_tracks
 from chainrule.models.adaptive_cache import CacheConfig, ContinuousCacheConfig, UnigramCacheConfig
-from chainrule.models.language_model import LanguageModel
 from chainrule.models.mixture import Fitted, Mixture, MixtureConfig, fit_weights
-from chainrule.registry import MODELS
-from chainrule.runs.language_model import Paths, Run
-from chainrule.training.fit import Listener, fit
+from chainrule.runs.base import Paths, path_strings
+from chainrule.runs.language_model import LanguageModelRun
+from chainrule.runs.load import load_for
+from chainrule.training.fit import fit
+from chainrule.training.fitting.fitting import TrainingListener, fitting_of
+from chainrule.training.request import make_config
 from chainrule.types import Vocabulary
 
 Array = np.ndarray[Any, Any]
@@ -69,7 +71,7 @@ class MixSettings(Section):
 
 
 def mix(
-    runs: Sequence[str | Path | Run],
+    runs: Sequence[str | Path | LanguageModelRun],
     *,
     valid: Paths | None = None,
     out: str | Path,
@@ -80,14 +82,14 @@ def mix(
     device: str = "auto",
     note: Callable[[str], None] = lambda text: None,
     progress: Progress | None = None,
-) -> Run:
+) -> LanguageModelRun:
     """Mix runs of one vocabulary, and caches, by the weights that make the text `valid` most likely.
 
     Without `valid` that is the validation text of the first run. `caches` are names of `CACHES`, `settings` are those
     of `MixSettings`, nested. The same call again finds it done.
     """
     began, memory = time.monotonic(), PeakMemory()
-    opened = [run if isinstance(run, Run) else Run(run, device=device) for run in runs]
+    opened = [run if isinstance(run, LanguageModelRun) else _load(run, device) for run in runs]
     caches = list(dict.fromkeys(caches))
     chosen = parse(MixSettings, settings or {})
     _check(opened, caches, chosen.cache)
@@ -95,18 +97,22 @@ def mix(
     request = _request(opened, caches, buckets, chosen, store)
     if _is_made(Path(out), request):
         note(f"{out} is finished already; choose another --out to mix anew")
-        return Run(out, device=device)
+        return _load(out, device)
     mixture, fitted, tokens = _fit(opened, store, _candidates(opened, caches, chosen.cache), buckets, note, progress)
     own = time.monotonic() - began
     result = _result(opened, mixture, fitted, tokens, own) | {"peak_memory": _peak(opened, memory)}
     with folder_atomically(Path(out)) as place:
         _write(RunFolder(place), opened, mixture, result, request)
-        RunFolder(place).write_config(_config(opened[0], mixture, valid, field), without=OF_TRAINING)
-    return Run(out, device=device)
+        RunFolder(place).write_config(_config(opened[0], mixture, valid, field), without=TRAINING_SECTIONS)
+    return _load(out, device)
+
+
+def _load(path: str | Path, device: str = "auto") -> LanguageModelRun:
+    return load_for("mix", LanguageModelRun, path, device=device)
 
 
 def _fit(
-    runs: Sequence[Run],
+    runs: Sequence[LanguageModelRun],
     store: TokenStore,
     candidates: Candidates,
     buckets: bool,
@@ -136,7 +142,7 @@ class Ingredients(Section):
     cache: CacheSettings = CacheSettings()
 
 
-def train_mixture(config: RunConfig, out: str | Path, listener: Listener) -> Run:
+def train_mixture(config: RunConfig, out: str | Path, listener: TrainingListener) -> LanguageModelRun:
     """Train the parts that a recipe names, each a run in `OUT-parts`, then mix them.
 
     A part that is stopped before its end is given back as it is; the same call goes on with it.
@@ -145,11 +151,11 @@ def train_mixture(config: RunConfig, out: str | Path, listener: Listener) -> Run
     shared = config.model_dump(mode="json", exclude_unset=True, include={"seed", "data", "tokenizer", "training"})
     runs = []
     for number, part in enumerate(recipe.parts):
-        whole = make_config(None, shared, part)
+        whole = make_config(None, _shared_options(shared, part), part)
         listener.note(f"part {number}: {whole.model.name}")
         folder = Path(f"{out}-parts") / f"{number}-{whole.model.name}"
         if not fit(whole, folder, listener).finished:
-            return Run(folder)
+            return _load(folder)
         runs.append(folder)
     settings = {"cache": recipe.cache.model_dump(exclude_none=True)}
     mixed = mix(runs, out=out, caches=recipe.caches, buckets=recipe.buckets, settings=settings, note=listener.note)
@@ -157,10 +163,20 @@ def train_mixture(config: RunConfig, out: str | Path, listener: Listener) -> Run
     return mixed
 
 
+def _shared_options(shared: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """The shared options of a recipe that apply to a part: a counted model takes no options of gradient steps."""
+    model = part.get("model", {}).get("name", "lstm")
+    used = fitting_of(model).training_options
+    if used is None:
+        return shared
+    training = {name: value for name, value in shared.get("training", {}).items() if name in used}
+    return {**shared, "training": training}
+
+
 # What may be mixed
 
 
-def _check(runs: Sequence[Run], caches: Sequence[str], settings: CacheSettings) -> None:
+def _check(runs: Sequence[LanguageModelRun], caches: Sequence[str], settings: CacheSettings) -> None:
     if not runs or len(runs) + len(caches) < 2:
         raise ConfigError(
             f"mixing needs two models or a cache, but got {len(runs)} run(s) and no cache; name another run, or add "
@@ -174,17 +190,15 @@ def _check(runs: Sequence[Run], caches: Sequence[str], settings: CacheSettings) 
             raise ConfigError(f"cache.{option} is set, but there is no {kind} cache; add --cache {kind}")
     for run in runs:
         _check_run(run, runs[0])
-    if "continuous" in caches and not any(isinstance(run.model, LanguageModel) for run in runs):
+    if "continuous" in caches and not any(run.model.feature_width is not None for run in runs):
         raise ConfigError(
             "a continuous cache compares the features of a network, but none of these runs is one; add a neural model, "
             "or use --cache unigram"
         )
 
 
-def _check_run(run: Run, first: Run) -> None:
-    path, task = run.folder.path, MODELS.get(run.config.model.name).about["task"]
-    if task != "lm":
-        raise RunError(f"{path} is of the kind '{task}', but only language models can be mixed; leave it out")
+def _check_run(run: LanguageModelRun, first: LanguageModelRun) -> None:
+    path = run.folder.path
     if not run.result:
         raise RunError(f"{path} was stopped before it was finished; run the same train command again, then mix")
     one, other = first.tokenizer, run.tokenizer
@@ -195,12 +209,12 @@ def _check_run(run: Run, first: Run) -> None:
             f"{other.kind}#{other.fingerprint[:8]} of {other.vocab_size}); mix runs of one tokeniser: "
             f"train with --tokenizer {first.folder.path / 'tokenizer.json'}"
         )
-    if not getattr(run.model, "normalised", True):
+    if not run.model.normalised:
         raise RunError(f"{path} gives scores, which are no probabilities, so it cannot be mixed; leave it out")
 
 
 def _request(
-    runs: Sequence[Run], caches: Sequence[str], buckets: bool, settings: MixSettings, store: TokenStore
+    runs: Sequence[LanguageModelRun], caches: Sequence[str], buckets: bool, settings: MixSettings, store: TokenStore
 ) -> dict[str, Any]:
     """What makes a mixture what it is, to recognise the same command."""
     if not len(store):
@@ -229,7 +243,7 @@ Candidates = list[list[CacheConfig]]
 """For each cache of the mixture, what it may be."""
 
 
-def _candidates(runs: Sequence[Run], kinds: Sequence[str], settings: CacheSettings) -> Candidates:
+def _candidates(runs: Sequence[LanguageModelRun], kinds: Sequence[str], settings: CacheSettings) -> Candidates:
     groups: Candidates = []
     if "unigram" in kinds:
         decays = (settings.decay,) if settings.decay else DECAYS
@@ -238,7 +252,7 @@ def _candidates(runs: Sequence[Run], kinds: Sequence[str], settings: CacheSettin
         thetas = (settings.theta,) if settings.theta else THETAS
         window = {"window": settings.window} if settings.window else {}
         for number, run in enumerate(runs):
-            if isinstance(run.model, LanguageModel):
+            if run.model.feature_width is not None:
                 groups.append([ContinuousCacheConfig(part=number, theta=theta, **window) for theta in thetas])
     return groups
 
@@ -279,7 +293,7 @@ class Experts(NamedTuple):
 
 def gather(mixture: Mixture, tokens: Array, progress: Progress | None = None) -> Experts:
     """Let every component score a text, in as many tracks as an evaluation has."""
-    layout, device = cut(len(tokens), mixture.tracks), device_of(mixture)
+    layout, device = cut_tracks(len(tokens), mixture.tracks), device_of(mixture)
     log_probs, buckets, done = [], [], 0
     with evaluating(mixture):
         state = mixture.start(layout.count)
@@ -306,7 +320,7 @@ def _real(layout: Tracks, begin: int, end: int) -> Array:
 # The folder
 
 
-def component_names(runs: Sequence[Run], mixture: Mixture) -> list[str]:
+def component_names(runs: Sequence[LanguageModelRun], mixture: Mixture) -> list[str]:
     """What each component is called: 0:lstm, unigram cache, continuous cache of 0:lstm."""
     parts = [f"{number}:{run.config.model.name}" for number, run in enumerate(runs)]
     caches = [
@@ -316,7 +330,9 @@ def component_names(runs: Sequence[Run], mixture: Mixture) -> list[str]:
     return parts + caches
 
 
-def _result(runs: Sequence[Run], mixture: Mixture, fitted: Fitted, tokens: int, seconds: float) -> dict[str, Any]:
+def _result(
+    runs: Sequence[LanguageModelRun], mixture: Mixture, fitted: Fitted, tokens: int, seconds: float
+) -> dict[str, Any]:
     """What the mixing came to; the time is that of the parts and its own."""
     weights = dict(zip(component_names(runs, mixture), np.round(fitted.whole_E, 6).tolist(), strict=True))
     return {
@@ -330,22 +346,25 @@ def _result(runs: Sequence[Run], mixture: Mixture, fitted: Fitted, tokens: int, 
     }
 
 
-def _peak(runs: Sequence[Run], memory: PeakMemory) -> int:
+def _peak(runs: Sequence[LanguageModelRun], memory: PeakMemory) -> int:
     """The most memory that making a part, or mixing them, took."""
     return max(memory.bytes, *(int(run.result.get("peak_memory", 0)) for run in runs))
 
 
-def _config(first: Run, mixture: Mixture, valid: Paths | None, field: str | None) -> RunConfig:
+def _config(first: LanguageModelRun, mixture: Mixture, valid: Paths | None, field: str | None) -> RunConfig:
     data = first.config.data
     if valid:
-        sources = [valid] if isinstance(valid, str | Path) else valid
-        data = DataConfig(train=data.train, valid=tuple(map(str, sources)), field=field or data.field)
+        data = DataConfig(train=data.train, valid=tuple(path_strings(valid)), field=field or data.field)
     model = NamedSection(name="mixture", **mixture.config.model_dump(mode="json"))
     return RunConfig(data=data, tokenizer=first.config.tokenizer, model=model)
 
 
 def _write(
-    folder: RunFolder, runs: Sequence[Run], mixture: Mixture, result: dict[str, Any], request: dict[str, Any]
+    folder: RunFolder,
+    runs: Sequence[LanguageModelRun],
+    mixture: Mixture,
+    result: dict[str, Any],
+    request: dict[str, Any],
 ) -> None:
     for number, run in enumerate(runs):
         _copy_run(run.folder.path, folder.path / "parts" / str(number))
@@ -374,7 +393,6 @@ def _link_or_copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _vocabulary(run: Run) -> Vocabulary:
+def _vocabulary(run: LanguageModelRun) -> Vocabulary:
     size = run.tokenizer.vocab_size
-    counts_V = getattr(run.model, COUNTS, torch.zeros(size, dtype=torch.int64))
-    return Vocabulary(size, run.tokenizer.eos, counts_V.cpu().numpy())
+    return Vocabulary(size, run.tokenizer.eos, run.model.unigram_counts.cpu().numpy())

@@ -24,7 +24,6 @@ from typing import Any
 
 from pydantic import Field
 
-from chainrule.api import load, train
 from chainrule.base.devices import threads
 from chainrule.base.files import write_atomically
 from chainrule.config import Section, merge, parse, read_toml
@@ -32,10 +31,12 @@ from chainrule.errors import ConfigError, RunError
 from chainrule.evaluation.speed import generation_speed
 from chainrule.experiments.compare import check_comparable, folder_name
 from chainrule.experiments.distill import distill
-from chainrule.runs.language_model import Paths, Run, path_strings
+from chainrule.experiments.train import train
+from chainrule.runs.base import Paths, Run, path_strings
+from chainrule.runs.load import load
 from chainrule.runs.translator import TranslatorRun
 from chainrule.text.readers import lines_in
-from chainrule.training.fit import Listener
+from chainrule.training.fitting.fitting import TrainingListener
 
 ROUNDS, TIMED_LINES, TIMED_TOKENS = 3, 96, 128
 """How often a way is timed, on how many lines of the test pairs, or on how many tokens of a text."""
@@ -43,7 +44,7 @@ ROUNDS, TIMED_LINES, TIMED_TOKENS = 3, 96, 128
 BATCHES = (1, 32)
 
 
-class Way(Section):
+class DecodingMode(Section):
     """One way to use a trained model."""
 
     set: dict[str, Any] = Field({}, description="options of the model that need no training")
@@ -54,7 +55,7 @@ class Way(Section):
     draft: str | None = Field(None, description="of a text: `lookup`, or the contender that drafts")
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What is special about it, in words."""
         parts = [
             f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in self.set.items()
@@ -82,7 +83,7 @@ class Entry(Section):
     tokenizer: dict[str, Any] = Field({})
     output: dict[str, Any] = Field({})
     objective: dict[str, Any] = Field({})
-    ways: tuple[Way, ...] = (Way(),)
+    ways: tuple[DecodingMode, ...] = (DecodingMode(),)
 
     @property
     def folder(self) -> str:
@@ -97,7 +98,7 @@ class Entry(Section):
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a contender is in one way."""
+    """How good a contender is in one mode."""
 
     bits_per_byte: float
     bleu: float | None = None  # these of translators
@@ -129,7 +130,7 @@ def read_entries(recipe: str | Path) -> tuple[dict[str, Any], list[Entry]]:
     names = [entry.name for entry in entries]
     for entry in entries:
         check_comparable(str(entry.model.get("name")))
-        wanted = [entry.teacher, *(way.draft for way in entry.ways if way.draft != "lookup")]
+        wanted = [entry.teacher, *(mode.draft for mode in entry.ways if mode.draft != "lookup")]
         if missing := [name for name in wanted if name is not None and name not in names]:
             raise ConfigError(f"{recipe}: '{entry.name}' needs '{missing[0]}', which is no contender; add it")
         if entry.teacher and names.index(entry.teacher) > names.index(entry.name):
@@ -139,7 +140,7 @@ def read_entries(recipe: str | Path) -> tuple[dict[str, Any], list[Entry]]:
     return values, entries
 
 
-def weigh(
+def measure_tradeoffs(
     *data: str | Path,
     recipe: str | Path,
     test: Paths,
@@ -147,13 +148,13 @@ def weigh(
     valid: Paths = (),
     only: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
-    listener: Listener | None = None,
+    listener: TrainingListener | None = None,
 ) -> list[Point]:
     """Train the contenders of a recipe (`only` those named) and measure them on `test` in all their ways.
 
     `settings` win over the recipe's, also over those of a contender.
     """
-    listener, place = listener or Listener(), Path(out)
+    listener, place = listener or TrainingListener(), Path(out)
     shared, entries = read_entries(recipe)
     if unknown := set(only) - {entry.name for entry in entries}:
         raise ConfigError(f"'{min(unknown)}' is no contender of {recipe}; it has {', '.join(e.name for e in entries)}")
@@ -169,7 +170,7 @@ def weigh(
 
 
 def _distilled(
-    place: Path, entry: Entry, entries: Sequence[Entry], data: Sequence[str | Path], listener: Listener
+    place: Path, entry: Entry, entries: Sequence[Entry], data: Sequence[str | Path], listener: TrainingListener
 ) -> list[Path]:
     """The training sources with the teacher's translations, made once."""
     teacher = next(other for other in entries if other.name == entry.teacher)
@@ -188,8 +189,8 @@ def measure_all(
 ) -> list[Point]:
     """All ways of the trained contenders, timed in turns."""
     folders = {entry.name: place / entry.folder for entry in entries}
-    runs = {(entry.name, way.told): _used(folders[entry.name], way) for entry in chosen for way in entry.ways}
-    ways = {(entry.name, way.told): way for entry in chosen for way in entry.ways}
+    runs = {(entry.name, mode.description): _used(folders[entry.name], mode) for entry in chosen for mode in entry.ways}
+    ways = {(entry.name, mode.description): mode for entry in chosen for mode in entry.ways}
     qualities = {key: _quality(place, run, ways[key], test, note) for key, run in runs.items()}
     times: dict[tuple[str, str], dict[int, list[float]]] = {key: {batch: [] for batch in BATCHES} for key in runs}
     for number in range(ROUNDS):
@@ -211,45 +212,45 @@ def measure_all(
     ]
 
 
-def _used(folder: Path, way: Way) -> Run:
-    return load(folder, settings={"model": way.set} if way.set else None)
+def _used(folder: Path, mode: DecodingMode) -> Run:
+    return load(folder, settings={"model": mode.set} if mode.set else None)
 
 
-def _quality(place: Path, run: Run, way: Way, test: list[str], note: Callable[[str], None]) -> Quality:
+def _quality(place: Path, run: Run, mode: DecodingMode, test: list[str], note: Callable[[str], None]) -> Quality:
     """How good it is on the test text; what was measured before is kept in the folder."""
     kept = place / "measured.json"
     known: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    key = f"{run.fingerprint.hex()} {way.model_dump_json(exclude_defaults=True)} {' '.join(test)}"
+    key = f"{run.fingerprint.hex()} {mode.model_dump_json(exclude_defaults=True)} {' '.join(test)}"
     if key not in known:
-        note(f"measuring {run.folder.path.name} {way.told}".rstrip())
-        known[key] = asdict(_measure(run, way, test))
+        note(f"measuring {run.folder.path.name} {mode.description}".rstrip())
+        known[key] = asdict(_measure(run, mode, test))
         write_atomically(kept, json.dumps(known, indent=1, ensure_ascii=False))
     return Quality(**known[key])
 
 
-def _measure(run: Run, way: Way, test: list[str]) -> Quality:
+def _measure(run: Any, mode: DecodingMode, test: list[str]) -> Quality:
     if not isinstance(run, TranslatorRun):
         return Quality(run.evaluate(test).bits_per_byte)
-    found = [best for best, *_ in run.translate_lines(lines_in(run.pairs(test).source), **way.search)]
-    measured = run.evaluate(test, outputs=[best.text for best in found], **way.search)
+    found = [best for best, *_ in run.translate_lines(lines_in(run.pairs(test).source), **mode.search)]
+    measured = run.evaluate(test, outputs=[best.text for best in found], **mode.search)
     passes = [best.drafted.passes for best in found if best.drafted is not None]
     mean = sum(passes) / len(passes) if passes else None
     return Quality(measured.bits_per_byte, measured.bleu, measured.bleu_lowercase, mean)
 
 
-def _seconds(run: Run, way: Way, test: list[str], batch: int, folders: Mapping[str, Path]) -> float | None:
+def _seconds(run: Any, mode: DecodingMode, test: list[str], batch: int, folders: Mapping[str, Path]) -> float | None:
     """The time for a line, or for 100 tokens of a text; None where a way does not go with that batch."""
     with threads(1):
         if isinstance(run, TranslatorRun):
             lines = _some_lines(run, test)
-            found = run.translate_lines(lines[: max(batch, 1)], batch_size=batch, **way.search)
+            found = run.translate_lines(lines[: max(batch, 1)], batch_size=batch, **mode.search)
             list(found)  # what is made at the first call is not timed
             begun = time.perf_counter()
-            list(run.translate_lines(lines, batch_size=batch, **way.search))
+            list(run.translate_lines(lines, batch_size=batch, **mode.search))
             return (time.perf_counter() - begun) / len(lines)
-        if way.draft is not None and batch > 1:
+        if mode.draft is not None and batch > 1:
             return None
-        return _seconds_of_text(run, way, batch, folders)
+        return _seconds_of_text(run, mode, batch, folders)
 
 
 def _some_lines(run: TranslatorRun, test: list[str]) -> list[str]:
@@ -258,11 +259,11 @@ def _some_lines(run: TranslatorRun, test: list[str]) -> list[str]:
     return lines[:: max(1, len(lines) // TIMED_LINES)][:TIMED_LINES]
 
 
-def _seconds_of_text(run: Run, way: Way, batch: int, folders: Mapping[str, Path]) -> float:
+def _seconds_of_text(run: Any, mode: DecodingMode, batch: int, folders: Mapping[str, Path]) -> float:
     """100 tokens of one of `batch` texts, greedily."""
-    if way.draft is None:
+    if mode.draft is None:
         return 100 / generation_speed(run.model, eos=run.tokenizer.eos, tokens=TIMED_TOKENS, batch=batch)
-    draft: Any = way.draft if way.draft == "lookup" else load(folders[way.draft])
+    draft: Any = mode.draft if mode.draft == "lookup" else load(folders[mode.draft])
     run.generate("", max_new_tokens=8, draft=draft, stop_at_eos=False)
     begun = time.perf_counter()
     run.generate("", max_new_tokens=TIMED_TOKENS, draft=draft, stop_at_eos=False)

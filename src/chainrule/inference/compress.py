@@ -32,7 +32,7 @@ from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError, RunError
-from chainrule.evaluation.tracks import Tracks, cut, tracks_of
+from chainrule.evaluation.tracks import Tracks, choose_tracks, cut_tracks
 from chainrule.inference.archive import (
     FINGERPRINT_BYTES,
     Header,
@@ -45,7 +45,7 @@ from chainrule.text.coding.coders import Coder, RangeDecoder, RangeEncoder
 from chainrule.text.coding.residue import ResidueWriter, read_residue
 from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import Tokenizer
-from chainrule.types import State, Stepper
+from chainrule.types import State, SteppingModel
 
 BLOCK_TOKENS = 65536
 """About how many tokens one range code holds: few enough for memory, enough that its last word costs nothing."""
@@ -67,7 +67,7 @@ class Compressed:
 
 
 def compress(
-    model: Stepper,
+    model: SteppingModel,
     tokenizer: Tokenizer,
     texts: Texts,
     out: Path,
@@ -77,7 +77,7 @@ def compress(
     progress: Progress | None = None,
 ) -> Compressed:
     """Write a text to `out` in about as many bits as -log2 of its probability. `fingerprint`: 8 bytes for the model."""
-    if not getattr(model, "normalised", True):
+    if not model.normalised:
         raise ConfigError(
             "this model gives scores, which are no probabilities, so it cannot compress; use another model"
         )
@@ -98,7 +98,7 @@ def compress(
 
 
 def decompress(
-    model: Stepper,
+    model: SteppingModel,
     tokenizer: Tokenizer,
     path: Path,
     out: Path,
@@ -130,9 +130,11 @@ def _residue(tokenizer: Tokenizer, texts: Texts) -> bytes:
     return coder.finish()
 
 
-def _encode(model: Stepper, store: TokenStore, eos: int, progress: Progress | None) -> Iterator[tuple[bytes, int]]:
+def _encode(
+    model: SteppingModel, store: TokenStore, eos: int, progress: Progress | None
+) -> Iterator[tuple[bytes, int]]:
     """Yield each block of tokens as a range code, with the checksum of the tokens."""
-    walk = _Walk(model, cut(len(store), tracks_of(model, len(store))), eos)
+    walk = _Walk(model, cut_tracks(len(store), choose_tracks(model, len(store))), eos)
     for begin, end in walk.blocks():
         tokens_BT = walk.layout.read(store.tokens, begin, end, eos)
         coder = RangeEncoder()
@@ -141,9 +143,11 @@ def _encode(model: Stepper, store: TokenStore, eos: int, progress: Progress | No
         walk.tell(progress, end)
 
 
-def _decode(model: Stepper, reader: Reader, tokens: Array, eos: int, path: Path, progress: Progress | None) -> None:
+def _decode(
+    model: SteppingModel, reader: Reader, tokens: Array, eos: int, path: Path, progress: Progress | None
+) -> None:
     """Read all blocks of tokens into `tokens`."""
-    walk = _Walk(model, cut(len(tokens), tracks_of(model, len(tokens))), eos)
+    walk = _Walk(model, cut_tracks(len(tokens), choose_tracks(model, len(tokens))), eos)
     for begin, end in walk.blocks():
         expected, coder = reader.checksum(), RangeDecoder(reader.section())
         tokens_BT = np.full((walk.layout.count, end - begin), eos, np.int64)
@@ -160,7 +164,7 @@ def _decode(model: Stepper, reader: Reader, tokens: Array, eos: int, path: Path,
 class _Walk:
     """One model going through all tracks, one step at a time; the same for writing and reading."""
 
-    def __init__(self, model: Stepper, layout: Tracks, eos: int) -> None:
+    def __init__(self, model: SteppingModel, layout: Tracks, eos: int) -> None:
         self.layout = layout
         self._model = model
         self._token_B = torch.full((layout.count,), eos, device=device_of(model))

@@ -1,9 +1,7 @@
-"""Vectors of words and of lines: what a run has learned, to look at and to use elsewhere.
+"""Vectors of words and of lines.
 
-A word's vector is its row in a table: that of word2vec, or the embedding of any other model. A line's vectors are the
-states of the model after each of its tokens (`encode`), or the vectors of its words, pooled into one.
-
-Legend: V words, D width, B batch, S tokens of a line, N lines or tokens, Q queries, K the nearest.
+The vector of a word is its row in a table: that of word2vec, or the embedding of any other model. The vector of a line
+is pooled from the states of the model at each of its tokens, or from the vectors of its words.
 """
 
 from __future__ import annotations
@@ -13,30 +11,26 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from chainrule.base.arrays import Array
 from chainrule.base.files import file_atomically
 from chainrule.base.modes import evaluating
+from chainrule.data.grouping import by_length, in_windows, map_batches
 from chainrule.errors import ConfigError, DataError, RunError
-from chainrule.evaluation.vectors import Array, analogy_queries, nearest, norms_of, units
-from chainrule.models.seq2seq_transformer import EncoderDecoder
-from chainrule.registry import MODELS
-from chainrule.text.tokenizers import Tokenizer
-from chainrule.types import Encoder, Source
-
-if TYPE_CHECKING:
-    from chainrule.runs.language_model import Run
+from chainrule.evaluation.vectors import analogy_queries, nearest, unit_vectors, vector_norms
+from chainrule.inference.subject import TextModel
+from chainrule.types import Source, TextEncoder
 
 Pooling = Literal["mean", "max", "first", "last"]
 POOLINGS = ("mean", "max", "first", "last")
 LINES = 512
-"""Lines that are read together, to be grouped by length."""
+"""Lines read together, to be grouped by length."""
 BATCH_TOKENS = 8192
 
 
@@ -44,7 +38,7 @@ BATCH_TOKENS = 8192
 
 
 class Neighbour(NamedTuple):
-    """A word and the cosine of its vector with what was asked for."""
+    """A word and the cosine of its vector with the query."""
 
     word: str
     cosine: float
@@ -59,20 +53,20 @@ class WordTable:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Words to rows; of words that stand twice, the first."""
+        """Row of each word; the first row of a repeated word."""
         return {self.words[place]: place for place in range(len(self.words) - 1, -1, -1)}
 
     @cached_property
     def norms(self) -> Array:
         """The length of each vector, V."""
-        return norms_of(self.vectors_VD)
+        return vector_norms(self.vectors_VD)
 
     def place(self, word: str) -> int:
-        """The row of a word; one that is not there is refused with the nearest that is."""
+        """The row of a word; the error for an unknown word suggests the nearest known one."""
         if (place := self.places.get(word)) is not None:
             return place
         close = difflib.get_close_matches(word, self.words, n=1, cutoff=0.5)
-        hint = f"did you mean '{close[0]}'?" if close else f"it knows {len(self.words):,} others."
+        hint = f"did you mean '{close[0]}'?" if close else f"it has vectors of {len(self.words):,} other words."
         raise DataError(f"the run has no vector of the word '{word}'; {hint}")
 
     def vector(self, word: str) -> Array:
@@ -81,92 +75,84 @@ class WordTable:
         return vector_D
 
     def neighbours(self, word: str, top: int = 10) -> list[Neighbour]:
-        """The words whose vectors have the largest cosine with that of a word, itself left out."""
+        """The words whose vectors have the largest cosine with that of a word, without the word itself."""
         return self._nearest(self.vector(word), top, [self.place(word)])
 
     def analogy(self, a: str, b: str, c: str, top: int = 10) -> list[Neighbour]:
-        """What a is without b and with c (king - man + woman), by vectors of length one, the three left out."""
+        """The words nearest to a - b + c (king - man + woman) of normalised vectors, without the three."""
         places = [self.place(b), self.place(a), self.place(c)]
         query_1D = analogy_queries(self.vectors_VD, self.norms, np.array([places]))
         return self._nearest(query_1D[0], top, places)
 
     def _nearest(self, query_D: Array, top: int, without: list[int]) -> list[Neighbour]:
         if top < 1:
-            raise ConfigError(f"top is {top}, but at least 1 neighbour must be asked for")
+            raise ConfigError(f"top is {top}, but at least 1 is needed")
         places_1K, cosines_1K = nearest(self.vectors_VD, self.norms, query_D[None], top + len(without))
         found = zip(places_1K[0].tolist(), cosines_1K[0].tolist(), strict=True)
         return [Neighbour(self.words[place], cosine) for place, cosine in found if place not in without][:top]
 
 
-def table_of(run: Run) -> WordTable:
-    """The vectors of a run's words: its own, or its model's embedding without the tokens that are no text."""
-    if hasattr(run, "vectors_VD"):
-        return WordTable(run.words, run.vectors_VD)  # type: ignore[attr-defined]
-    tokenizer = run.tokenizer
-    if (table := embedding_of(run.model)) is None:
-        raise RunError(
-            f"{run.folder.path} is a {run.config.model.name}, which has no vectors of words; take a run of word2vec, "
-            "or of a model with an embedding"
-        )
+def table_of(subject: TextModel) -> WordTable:
+    """The vectors of a model's words: its result, or its embedding without the tokens that are not text."""
+    model, tokenizer = subject.model, subject.tokenizer
+    if (learned := model.word_vectors) is not None:
+        return WordTable([tokenizer.piece(token) for token in learned.ids_V.tolist()], learned.vectors_VD)
+    if model.word_table is None:
+        raise RunError(f"{subject.name} has no word vectors; use a run of word2vec, or of a model with an embedding")
     kept = [token for token in range(tokenizer.vocab_size) if token not in (tokenizer.eos, tokenizer.unk)]
-    vectors_VD = table.weight.detach().float().cpu().numpy()
+    vectors_VD = model.word_table.weight.detach().float().cpu().numpy()
     return WordTable([tokenizer.piece(token) for token in kept], vectors_VD[kept])
-
-
-def embedding_of(model: Any) -> nn.Embedding | None:
-    """The table that a model looks its words up in, None if it has none."""
-    for path in ("embedding", "encoder.word_table", "features.encoder.word_table"):
-        part = model
-        for name in path.split("."):
-            part = getattr(part, name, None)
-        if isinstance(part, nn.Embedding):
-            return part
-    return None
 
 
 # Lines
 
 
-class Tokens(NamedTuple):
-    """The tokens that were read of a line, and the vector of each."""
+class TokenVectors(NamedTuple):
+    """The tokens of a line, and the vector of each."""
 
     pieces: list[str]
     vectors_SD: Array
 
 
-def embed_words(run: Run, words: Iterable[str], *, normalise: bool = False) -> Iterator[Array]:
-    """The vector of each word, D; a word that the run does not know is refused."""
-    table = table_of(run)
+def embed_words(subject: TextModel, words: Iterable[str], *, normalise: bool = False) -> Iterator[Array]:
+    """The vector of each word, D; an unknown word is an error."""
+    table = table_of(subject)
     for word in words:
         vector_D = table.vector(word)
-        yield units(vector_D) if normalise else vector_D
+        yield unit_vectors(vector_D) if normalise else vector_D
 
 
 def embed_lines(
-    run: Run, lines: Iterable[str], *, pooling: Pooling = "mean", normalise: bool = False, layer: int | None = None
+    subject: TextModel,
+    lines: Iterable[str],
+    *,
+    pooling: Pooling = "mean",
+    normalise: bool = False,
+    layer: int | None = None,
 ) -> Iterator[Array]:
-    """One vector a line, D, in the order of the lines: those of its tokens pooled.
+    """One vector per line, D, in the order of the lines: those of its tokens, pooled.
 
-    `normalise` brings it to length one; `layer` takes the states of another layer than the last: 0 is the embedding.
+    `normalise` scales it to length one; `layer` selects another layer than the last: 0 is the embedding.
     """
     if pooling not in POOLINGS:
         raise ConfigError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
-    for tokens in embed_tokens(run, lines, layer=layer):
+    for tokens in embed_tokens(subject, lines, layer=layer):
         pooled_D = pool(tokens.vectors_SD, pooling)
-        yield units(pooled_D) if normalise else pooled_D
+        yield unit_vectors(pooled_D) if normalise else pooled_D
 
 
 def embed_tokens(
-    run: Run, lines: Iterable[str], *, normalise: bool = False, layer: int | None = None
-) -> Iterator[Tokens]:
+    subject: TextModel, lines: Iterable[str], *, normalise: bool = False, layer: int | None = None
+) -> Iterator[TokenVectors]:
     """The tokens of each line with their vectors, in the order of the lines; lines are read in groups."""
-    read = _word_vectors(run, lines, layer) if hasattr(run, "vectors_VD") else _contextual(run, lines, layer)
-    for tokens in read:
-        yield Tokens(tokens.pieces, units(tokens.vectors_SD)) if normalise else tokens
+    static = subject.model.word_vectors is not None
+    embedded = _static(subject, lines, layer) if static else _contextual(subject, lines, layer)
+    for tokens in embedded:
+        yield TokenVectors(tokens.pieces, unit_vectors(tokens.vectors_SD)) if normalise else tokens
 
 
 def pool(vectors_SD: Array, pooling: Pooling) -> Array:
-    """Some vectors as one, D; that of none is zero."""
+    """Several vectors as one, D; zero if there are none."""
     if not len(vectors_SD):
         return np.zeros(vectors_SD.shape[1], np.float32)
     if pooling in ("first", "last"):
@@ -176,120 +162,97 @@ def pool(vectors_SD: Array, pooling: Pooling) -> Array:
     return pooled_D
 
 
-def _word_vectors(run: Run, lines: Iterable[str], layer: int | None) -> Iterator[Tokens]:
+def _static(subject: TextModel, lines: Iterable[str], layer: int | None) -> Iterator[TokenVectors]:
     """The words of each line that have vectors, with these."""
     if layer is not None:
-        raise _no_layers(run)
-    table = table_of(run)
+        raise _no_layers(subject)
+    table, tokenizer = table_of(subject), subject.tokenizer
     for line in lines:
-        pieces = [run.tokenizer.piece(token) for token in run.tokenizer.encode(line) if token != run.tokenizer.unk]
+        pieces = [tokenizer.piece(token) for token in tokenizer.encode(line) if token != tokenizer.unk]
         known = [piece for piece in pieces if piece in table.places]
-        yield Tokens(known, np.asarray(table.vectors_VD[[table.places[piece] for piece in known]], np.float32))
+        yield TokenVectors(known, np.asarray(table.vectors_VD[[table.places[piece] for piece in known]], np.float32))
 
 
-def _contextual(run: Run, lines: Iterable[str], layer: int | None) -> Iterator[Tokens]:
-    """What the model makes of each line's tokens."""
-    reading = _Reading.of(run, layer)
-    numbered = enumerate(lines, start=1)
-    while group := list(islice(numbered, LINES)):
-        rows = [reading.tokens(line, number) for number, line in group]
-        found: dict[int, Tokens] = {}
-        for batch in _batches(rows):
-            for number, states_SD in zip(batch, reading.states([rows[number] for number in batch]), strict=True):
-                found[number] = Tokens([reading.tokenizer.piece(token) for token in rows[number]], states_SD)
-        yield from (found[number] for number in range(len(rows)))
-
-
-def _batches(rows: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """The numbers of rows of about equal length, so many that they are read together."""
-    order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))
-    while order:
-        count = max(1, BATCH_TOKENS // len(rows[order[0]]))
-        yield order[:count]
-        order = order[count:]
+def _contextual(subject: TextModel, lines: Iterable[str], layer: int | None) -> Iterator[TokenVectors]:
+    """The states of the model at each line's tokens."""
+    reader = _LineReader.of(subject, layer)
+    for group in in_windows(enumerate(lines, start=1), LINES):
+        yield from reader.embed_all([reader.tokens(line, number) for number, line in group])
 
 
 @dataclass
-class _Reading:
-    """How a run's model reads a line: what goes before its tokens and after them, and how many it can read."""
+class _LineReader:
+    """Turns lines into the tokens that a model reads, and these into states."""
 
-    run: Run
-    tokenizer: Tokenizer
-    prefix: str  # of every source of a translator
-    first: int | None  # the token before every text
-    ended: bool  # whether eos is read after the line
-    window: int | None  # most tokens of all
+    subject: TextModel
+    encoder: TextEncoder
     layer: int | None
 
     @classmethod
-    def of(cls, run: Run, layer: int | None) -> _Reading:
-        model, task = run.model, MODELS.get(run.config.model.name).about["task"]
-        # Translators that are no Transformers make other things of a source than one vector a token.
-        if not isinstance(model, Encoder) or (task == "seq2seq" and not isinstance(model, EncoderDecoder)):
+    def of(cls, subject: TextModel, layer: int | None) -> _LineReader:
+        if (encoder := subject.model.text_encoder) is None:
             raise RunError(
-                f"{run.folder.path} is a {run.config.model.name}, which gives no vectors of the tokens of a line; take "
-                "a neural language model, bert, word2vec, seq2seq-transformer or t5"
+                f"{subject.name} gives no vector per token; use a neural language model, bert, word2vec, "
+                "seq2seq-transformer or t5"
             )
-        if layer is not None and not hasattr(model, "layers"):
-            raise _no_layers(run)
-        tokenizer = getattr(run, "source_tokenizer", run.tokenizer)
-        shape = getattr(getattr(model, "encoder", None), "shape", None)
-        window = None if task == "lm" else getattr(shape, "window", run.model.window)
-        prefix = run.config.data.prefix if task == "seq2seq" else ""
-        return cls(run, tokenizer, prefix, getattr(shape, "first", None), task != "lm", window, layer)
+        return cls(subject, encoder, layer)
 
     def tokens(self, line: str, number: int) -> list[int]:
         """The tokens of a line as the model reads them, cut with a warning where it cannot read more."""
-        row = list(self.tokenizer.encode(self.prefix + line))
-        before = [] if self.first is None else [self.first]
-        after = [self.tokenizer.eos] if self.ended or not row else []
-        most = None if self.window is None else self.window - len(before) - len(after)
-        if most is not None and len(row) > most:
+        tokenizer, encoder = self.subject.source_tokenizer, self.encoder
+        row = list(tokenizer.encode(self.subject.source_prefix + line))
+        before = [] if encoder.first is None else [encoder.first]
+        after = [tokenizer.eos] if encoder.reads_eos or not row else []
+        limit = None if encoder.max_tokens is None else encoder.max_tokens - len(before) - len(after)
+        if limit is not None and len(row) > limit:
             warnings.warn(
-                f"line {number} has {len(row)} tokens, but the model reads {most}: the rest of it is left out of its "
-                "vector",
+                f"line {number} has {len(row)} tokens, but the model reads {limit}: its vector ignores the rest",
                 stacklevel=2,
             )
-        return [*before, *row[:most], *after]
+        return [*before, *row[:limit], *after]
 
-    def states(self, rows: list[list[int]]) -> list[Array]:
-        """The states of each row's tokens, SD; what pads a row changes nothing."""
+    def embed_all(self, rows: list[list[int]]) -> list[TokenVectors]:
+        """The tokens of each row and their states, computed in batches of similar length."""
+        batches = by_length([len(row) for row in rows], max_tokens=BATCH_TOKENS)
+        return map_batches(batches, lambda batch: self.embed([rows[index] for index in batch]))
+
+    def embed(self, rows: list[list[int]]) -> list[TokenVectors]:
+        """The tokens of each row and their states; padding has no effect on them."""
         longest = max(map(len, rows))
-        tokens_BS = torch.full((len(rows), longest), self.tokenizer.eos)
+        tokens_BS = torch.full((len(rows), longest), self.subject.source_tokenizer.eos)
         mask_BS = torch.zeros(len(rows), longest, dtype=torch.bool)
-        for number, row in enumerate(rows):
-            tokens_BS[number, : len(row)] = torch.tensor(row)
-            mask_BS[number, : len(row)] = True
-        with torch.inference_mode(), evaluating(self.run.model):
-            states_BSD = self._encode(Source(tokens_BS.to(self.run.device), mask_BS.to(self.run.device)))
+        for index, row in enumerate(rows):
+            tokens_BS[index, : len(row)] = torch.tensor(row)
+            mask_BS[index, : len(row)] = True
+        device = self.subject.device
+        with torch.inference_mode(), evaluating(self.subject.model):
+            states_BSD = self._encode(Source(tokens_BS.to(device), mask_BS.to(device)))
         states: Array = states_BSD.float().cpu().numpy()
-        return [states[number, : len(row)] for number, row in enumerate(rows)]
+        piece = self.subject.source_tokenizer.piece
+        return [TokenVectors(list(map(piece, row)), states[index, : len(row)]) for index, row in enumerate(rows)]
 
     def _encode(self, source: Source) -> Tensor:
         if self.layer is None:
-            model = self.run.model  # whose `encode` leaves out the state of the token before every text
-            last_BSD: Tensor = model.encode(source) if self.first is None else model.encoder(*source)
-            return last_BSD
-        layers: list[Tensor] = self.run.model.layers(*source)
+            return self.encoder.encode_text(source)
+        if (layers := self.encoder.layers(*source)) is None:
+            raise _no_layers(self.subject)
         if not -len(layers) <= self.layer < len(layers):
             raise ConfigError(
-                f"layer is {self.layer}, but there are layers 0 (the embedding) to {len(layers) - 1}; from the end "
-                "they are -1, -2 and so on"
+                f"layer is {self.layer}, but the layers are 0 (the embedding) to {len(layers) - 1}; negative numbers "
+                "count from the end"
             )
         return layers[self.layer]
 
 
-def _no_layers(run: Run) -> ConfigError:
-    return ConfigError(
-        f"{run.folder.path} is a {run.config.model.name}, whose layers cannot be told apart; leave the layer out"
-    )
+def _no_layers(subject: TextModel) -> ConfigError:
+    return ConfigError(f"the layers of {subject.name} cannot be read separately; leave the layer out")
 
 
 # Files
 
 
 def save_npy(path: Path, blocks: Iterable[Array]) -> tuple[int, int]:
-    """Write vectors as they come, D or ND each, to one array of float32 that `numpy.load` reads -> its shape."""
+    """Write vectors one by one, D or ND each, to one float32 array that `numpy.load` reads -> its shape."""
     rows = width = 0
     with file_atomically(path) as file:
         for block in blocks:
@@ -300,7 +263,7 @@ def save_npy(path: Path, blocks: Iterable[Array]) -> tuple[int, int]:
             file.write(block_ND.data)
             rows += len(block_ND)
         file.seek(0)
-        _write_header(file, rows, width)  # as long as the first: numpy leaves room for the number of rows to grow
+        _write_header(file, rows, width)  # as long as the first: numpy pads the header for more rows
     return rows, width
 
 

@@ -22,20 +22,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from chainrule.base.modes import evaluating
-from chainrule.errors import ConfigError, DataError, RunError
-from chainrule.registry import MODELS
+from chainrule.data.grouping import by_equal_length
+from chainrule.errors import ConfigError, DataError
+from chainrule.inference.subject import TextModel
 from chainrule.text.readers import lines_in, open_texts
 from chainrule.text.sources import JSON_SUFFIXES, file_chunks, kind_of, lines_of
-from chainrule.types import State, extend, prefill
-
-if TYPE_CHECKING:
-    from chainrule.runs.language_model import Run
+from chainrule.types import State
 
 Normalise = Literal["none", "token", "byte"]
 NORMALISE = ("none", "token", "byte")
@@ -85,17 +83,12 @@ def best_of(choices: Sequence[Choice], normalise: Normalise = "none") -> int:
     return max(range(len(choices)), key=lambda number: choices[number].score(normalise))
 
 
-def choose(run: Run, questions: Iterable[Question]) -> Iterator[list[Choice]]:
-    """The alternatives of each question with their probabilities, as they were given, in the order of the questions."""
-    if MODELS.get(run.config.model.name).about["task"] != "lm":
-        raise RunError(
-            f"{run.folder.path} is a {run.config.model.name}, which does not continue a text; alternatives are scored "
-            "by a language model, such as lstm, transformer or ngram"
-        )
+def choose(subject: TextModel, questions: Iterable[Question]) -> Iterator[list[Choice]]:
+    """The alternatives of each question with their probabilities, all in the order given."""
     waiting = iter(questions)
     while group := list(islice(waiting, QUESTIONS)):
-        asked = [_tokenized(run, question) for question in group]
-        scores = _score(run, asked)
+        asked = [_tokenized(subject, question) for question in group]
+        scores = _score(subject, asked)
         for question, one, log_probs in zip(group, asked, scores, strict=True):
             told = zip(question.choices, log_probs, one.rows, strict=True)
             yield [Choice(text, log_prob, len(row)) for text, log_prob, row in told]
@@ -112,22 +105,22 @@ class _Asked:
     rows: list[list[int]]
 
 
-def _tokenized(run: Run, question: Question) -> _Asked:
+def _tokenized(subject: TextModel, question: Question) -> _Asked:
     if not question.choices:
         raise DataError(f"the prompt {_shown(question.prompt)} has no alternatives; give at least one with --choices")
-    whole = [_ids(run, question.prompt + choice) for choice in question.choices]
-    common = shared_length([_ids(run, question.prompt), *whole])
+    whole = [_ids(subject, question.prompt + choice) for choice in question.choices]
+    common = shared_length([_ids(subject, question.prompt), *whole])
     for choice, ids in zip(question.choices, whole, strict=True):
         if len(ids) == common:
             raise DataError(
                 f"the alternative {_shown(choice)} adds no token to the prompt; give one with text that the tokeniser "
                 "keeps"
             )
-    return _Asked([run.tokenizer.eos, *whole[0][:common]], [ids[common:] for ids in whole])
+    return _Asked([subject.tokenizer.eos, *whole[0][:common]], [ids[common:] for ids in whole])
 
 
-def _ids(run: Run, text: str) -> list[int]:
-    ids: list[int] = run.tokenizer.encode_block(text).tolist()
+def _ids(subject: TextModel, text: str) -> list[int]:
+    ids: list[int] = subject.tokenizer.encode_block(text).tolist()
     return ids
 
 
@@ -144,61 +137,60 @@ def _shown(text: str) -> str:
 # Probabilities
 
 
-def _score(run: Run, asked: list[_Asked]) -> list[list[float]]:
+def _score(subject: TextModel, asked: list[_Asked]) -> list[list[float]]:
     """log p of every alternative of some questions."""
     common = min(shared_length([one.before for one in asked]), min(len(one.before) for one in asked) - 1)
-    by_length: dict[int, list[int]] = {}
-    for number, one in enumerate(asked):
-        by_length.setdefault(len(one.before) - common, []).append(number)
     scores: list[list[float]] = [[] for _ in asked]
-    with torch.inference_mode(), evaluating(run.model):
-        state = run.model.start(1)
+    with torch.inference_mode(), evaluating(subject.model):
+        state = subject.model.start(1)
         if common:
-            _, state = prefill(run.model, state, torch.tensor([asked[0].before[:common]], device=run.device))
-        for numbers in by_length.values():
-            for some in _rows_at_once(run, asked, numbers):
-                for number, found in zip(some, _score_batch(run, state, [asked[n] for n in some], common), strict=True):
+            _, state = subject.model.prefill(state, torch.tensor([asked[0].before[:common]], device=subject.device))
+        for numbers in by_equal_length([len(one.before) for one in asked]):
+            for some in _rows_at_once(subject, asked, numbers):
+                for number, found in zip(
+                    some, _score_batch(subject, state, [asked[n] for n in some], common), strict=True
+                ):
                     scores[number] = found
     return scores
 
 
-def _rows_at_once(run: Run, asked: list[_Asked], numbers: list[int]) -> Iterator[list[int]]:
+def _rows_at_once(subject: TextModel, asked: list[_Asked], numbers: list[int]) -> Iterator[list[int]]:
     """Questions so many at a time that the probabilities of all tokens at all places of their alternatives fit."""
     some: list[int] = []
     rows = longest = 0
     for number in numbers:
         rows += len(asked[number].rows)
         longest = max(longest, *map(len, asked[number].rows))
-        if some and rows * longest * run.tokenizer.vocab_size > MOST_NUMBERS:
+        if some and rows * longest * subject.tokenizer.vocab_size > MOST_NUMBERS:
             yield some
             some, rows, longest = [], len(asked[number].rows), max(map(len, asked[number].rows))
         some.append(number)
     yield some
 
 
-def _score_batch(run: Run, state: State, asked: list[_Asked], common: int) -> list[list[float]]:
+def _score_batch(subject: TextModel, state: State, asked: list[_Asked], common: int) -> list[list[float]]:
     """log p of the alternatives of questions whose prompts are of one length; `state` is after `common` tokens."""
-    copies_B = torch.zeros(len(asked), dtype=torch.int64, device=run.device)
-    rest_BR = torch.tensor([one.before[common:] for one in asked], device=run.device)
-    after_BV, state = prefill(run.model, run.model.select(state, copies_B), rest_BR)
-    prompt_C = torch.tensor([n for n, one in enumerate(asked) for _ in one.rows], device=run.device)
-    totals = _continued(run, state, after_BV, prompt_C, [row for one in asked for row in one.rows])
+    copies_B = torch.zeros(len(asked), dtype=torch.int64, device=subject.device)
+    rest_BR = torch.tensor([one.before[common:] for one in asked], device=subject.device)
+    after_BV, state = subject.model.prefill(subject.model.select(state, copies_B), rest_BR)
+    prompt_C = torch.tensor([n for n, one in enumerate(asked) for _ in one.rows], device=subject.device)
+    totals = _continued(subject, state, after_BV, prompt_C, [row for one in asked for row in one.rows])
     found = iter(totals.tolist())
     return [list(islice(found, len(one.rows))) for one in asked]
 
 
-def _continued(run: Run, state: State, after_BV: Tensor, prompt_C: Tensor, rows: list[list[int]]) -> Tensor:
+def _continued(subject: TextModel, state: State, after_BV: Tensor, prompt_C: Tensor, rows: list[list[int]]) -> Tensor:
     """log p of each row after the prompt it belongs to, C."""
     longest = max(map(len, rows))
-    tokens_CT = torch.full((len(rows), longest), run.tokenizer.eos)
+    tokens_CT = torch.full((len(rows), longest), subject.tokenizer.eos)
     real_CT = torch.zeros(len(rows), longest, dtype=torch.bool)
     for number, row in enumerate(rows):
         tokens_CT[number, : len(row)] = torch.tensor(row)
         real_CT[number, : len(row)] = True
-    tokens_CT, real_CT = tokens_CT.to(run.device), real_CT.to(run.device)
+    tokens_CT, real_CT = tokens_CT.to(subject.device), real_CT.to(subject.device)
     log_probs_CT = after_BV.index_select(0, prompt_C).gather(1, tokens_CT[:, :1])
     if longest > 1:
-        rows_CTV, _ = extend(run.model, run.model.select(state, prompt_C), tokens_CT[:, :-1])
+        rows_CTV, _ = subject.model.extend(subject.model.select(state, prompt_C), tokens_CT[:, :-1])
         later_CT = rows_CTV.gather(2, tokens_CT[:, 1:, None]).squeeze(2)
         log_probs_CT = torch.cat([log_probs_CT, later_CT], 1)
     return log_probs_CT.double().masked_fill(~real_CT, 0.0).sum(1)

@@ -1,17 +1,15 @@
-"""How translations are looked for: by a beam, all words at once, or word by word with drafts.
-
-Legend: B batch, T time, S source time.
-"""
+"""How translations are searched: by a beam, all words in parallel, or greedily with drafts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from chainrule.data.pairs import pad_sources
 from chainrule.decoding import (
     Drafted,
     Drafter,
@@ -23,37 +21,33 @@ from chainrule.decoding import (
     draft_one,
 )
 from chainrule.decoding.draft import DRAFT_TOKENS, check_draft_tokens
+from chainrule.decoding.parallel import draft_in_parallel, translate_in_parallel
 from chainrule.errors import ConfigError
-from chainrule.evaluation.pairs import source_of
+from chainrule.inference.drafts import LOOKUP
+from chainrule.inference.subject import TextModel, TranslationModel
 from chainrule.types import Source
-
-if TYPE_CHECKING:
-    from chainrule.runs.language_model import Run
-    from chainrule.runs.translator import TranslatorRun
 
 
 @dataclass(frozen=True)
 class Search:
-    """How translations are looked for."""
+    """Options of the search for translations."""
 
     num_beams: int = 5
     length_penalty: float = 1.0
     num_return_sequences: int = 1
-    max_new_tokens: int | None = None  # None: twice the source and some
-    prefix: str = ""  # what every translation begins with
-    copy_unknown: bool = True  # <unk> becomes the source word that was most attended to
-    attention: bool = False  # tell where the model looked
-    batch_size: int = 32  # lines translated together at most
-    mode: str = "ar"  # hybrid: ar writes step by step, nar all words at once, draft what greedy ar does in few passes
-    lengths: int = 1  # mode nar: so many lengths are tried, and the step-by-step branch chooses
-    refine: int = 0  # mode nar: the least certain words are written again so many times
-    draft: Run | str | None = (
-        None  # a run that drafts for greedy search, or `lookup`: in what was written and the source
-    )
-    draft_tokens: int = DRAFT_TOKENS  # so many at once at most
+    max_new_tokens: int | None = None  # None: depends on the length of the source
+    prefix: str = ""  # text with which every translation begins
+    copy_unknown: bool = True  # replace <unk> by the source word with the largest attention weight
+    attention: bool = False  # return the attention weights
+    batch_size: int = 32  # lines translated together, at most
+    mode: str = "ar"  # hybrid: ar step by step, nar all words in parallel, draft greedy ar with checked drafts
+    lengths: int = 1  # mode nar: number of target lengths tried; the autoregressive branch selects the best
+    refine: int = 0  # mode nar: number of times that the least certain words are predicted again
+    draft: Any = None  # a run that drafts for greedy search, or "lookup": drafts from the source and the output so far
+    draft_tokens: int = DRAFT_TOKENS  # tokens per draft, at most
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The search in words, for a protocol."""
         if self.mode == "nar":
             return f"one parallel pass, {self.lengths} length(s), {self.refine} refinement(s)"
@@ -64,97 +58,92 @@ class Search:
         return f"beam search, {self.num_beams} beams, length penalty {self.length_penalty:g}"
 
 
-class Found(NamedTuple):
-    """The translations of a line, the best first, and how a draft fared where there was one."""
+class SearchResult(NamedTuple):
+    """The translations of a line, best first, and statistics of the drafts where there were some."""
 
     hypotheses: list[Hypothesis]
     drafted: Drafted | None = None
 
 
-def check_together(runs: Sequence[TranslatorRun], search: Search) -> None:
-    """Runs that translate together must write the same tokens; attention must be there to be told."""
-    first = runs[0]
-    for run in runs[1:]:
-        if run.tokenizer.fingerprint != first.tokenizer.fingerprint:
+def check_search(models: Sequence[TranslationModel], search: Search) -> None:
+    """Refuse options that do not fit the models or each other. Models of an ensemble must share target tokens."""
+    first = models[0]
+    for other in models[1:]:
+        if other.tokenizer.fingerprint != first.tokenizer.fingerprint:
             raise ConfigError(
-                f"{first.folder.path} and {run.folder.path} write different tokens, so they cannot translate together; "
-                "train them with one tokenizer (--tokenizer FOLDER)"
+                f"{first.name} and {other.name} write different tokens, so they cannot form an ensemble; train them "
+                "with one tokenizer (--tokenizer FOLDER)"
             )
     if search.attention and not first.model.attends:
-        raise ConfigError(
-            f"{first.folder.path} is a {first.config.model.name}, which has no attention to show; leave --attention out"
-        )
+        raise ConfigError(f"{first.name} has no attention to show; leave --attention out")
     if search.mode != "ar":
-        _check_mode(runs, search)
+        _check_mode(models, search)
     elif search.lengths != 1 or search.refine:
-        raise ConfigError("lengths and refine are of --mode nar, which writes all words at once; give that mode too")
+        raise ConfigError("--lengths and --refine apply to --mode nar only; add --mode nar, or leave them out")
     if search.draft is not None:
-        _check_draft(runs, search)
-    if search.num_beams < 1:
-        raise ConfigError(f"the beam has {search.num_beams} places, but at least 1 is needed.")
-    if search.max_new_tokens is not None and search.max_new_tokens < 1:
-        raise ConfigError(f"max_new_tokens is {search.max_new_tokens}, but at least 1 token must be asked for.")
-    if search.batch_size < 1:
-        raise ConfigError(f"batch_size is {search.batch_size}, but at least 1 line must be translated at a time.")
+        _check_draft(models, search)
+    for name in ("num_beams", "max_new_tokens", "batch_size"):
+        if (value := getattr(search, name)) is not None and value < 1:
+            raise ConfigError(f"{name} is {value}; expected at least 1")
 
 
-def _check_mode(runs: Sequence[TranslatorRun], search: Search) -> None:
-    """Writing all words at once is what `hybrid` can, by itself and from the first word on."""
-    first, modes = runs[0], runs[0].model.modes
-    if search.mode not in modes:
+def _check_mode(models: Sequence[TranslationModel], search: Search) -> None:
+    """Parallel modes are for one `hybrid`, one translation, and no given prefix."""
+    first = models[0]
+    if search.mode not in first.model.modes:
         raise ConfigError(
-            f"--mode is {search.mode}, but {first.folder.path} is a {first.config.model.name}, which knows "
-            f"{', '.join(modes)}; train a hybrid for others"
+            f"--mode is {search.mode}, but {first.name} has the mode {', '.join(first.model.modes)} only; train a "
+            "hybrid for the others"
         )
-    if len(runs) > 1 or search.prefix or search.num_return_sequences > 1:
-        raise ConfigError(f"--mode {search.mode} gives one translation by one run; leave ensemble, prefix, n-best out")
+    if len(models) > 1 or search.prefix or search.num_return_sequences > 1:
+        raise ConfigError(f"--mode {search.mode} gives one translation of one run; leave ensemble, prefix, n-best out")
     if search.num_beams > 1:
-        raise ConfigError(f"--mode {search.mode} keeps no beam; leave --num-beams out, or search with --mode ar")
+        raise ConfigError(f"--mode {search.mode} has no beam; leave --num-beams out, or use --mode ar")
     if search.lengths < 1 or search.refine < 0 or (search.mode == "draft" and (search.lengths > 1 or search.refine)):
         raise ConfigError(
             f"--mode {search.mode} with lengths = {search.lengths} and refine = {search.refine}: mode nar takes at "
-            "least 1 length and 0 refinements, mode draft neither"
+            "least 1 length and 0 refinements, mode draft takes neither"
         )
 
 
-def _check_draft(runs: Sequence[TranslatorRun], search: Search) -> None:
-    """A draft is of the same tokens, and for one sequence at a time."""
+def _check_draft(models: Sequence[TranslationModel], search: Search) -> None:
+    """Drafts are for greedy search by one model; a drafting model has the same target tokens."""
     check_draft_tokens(search.draft_tokens)
-    if len(runs) > 1 or search.num_beams > 1 or search.num_return_sequences > 1 or search.mode != "ar":
-        raise ConfigError("a draft is for greedy search by one run; leave ensemble, --num-beams, n-best and --mode out")
-    if isinstance(search.draft, str):
-        if search.draft != "lookup":
-            raise ConfigError(f"draft is '{search.draft}'; it is a run, or lookup")
-    elif search.draft is not None and search.draft.tokenizer.fingerprint != runs[0].tokenizer.fingerprint:
-        raise ConfigError(
-            f"{search.draft.folder.path} has other tokens than {runs[0].folder.path}, so it cannot draft for it; train "
-            f"it with --tokenizer {runs[0].folder.path}"
-        )
+    if len(models) > 1 or search.num_beams > 1 or search.num_return_sequences > 1 or search.mode != "ar":
+        raise ConfigError("--draft is for greedy search by one run; leave ensemble, --num-beams, n-best and --mode out")
+    if isinstance(search.draft, TextModel):
+        if search.draft.tokenizer.fingerprint != models[0].tokenizer.fingerprint:
+            raise ConfigError(
+                f"{search.draft.name} has other tokens than {models[0].name}, so it cannot draft for it; train it with "
+                "the tokeniser of the translator (--tokenizer FOLDER)"
+            )
+    elif search.draft != LOOKUP:
+        raise ConfigError(f"--draft is '{search.draft}'; expected a run, or {LOOKUP}")
 
 
-def look_for(
-    runs: Sequence[TranslatorRun],
+def search_translations(
+    models: Sequence[TranslationModel],
     sources: list[Source],
     texts: list[str],
     prompt_BT: Tensor,
     limits: list[int],
     search: Search,
-) -> list[Found]:
-    """The translations of some lines, given each run's source of them, their texts, and the most tokens of each."""
-    eos, models = runs[0].tokenizer.eos, [run.model for run in runs]
+) -> list[SearchResult]:
+    """The translations of some lines, given each model's source of them, their texts, and length limits."""
+    eos, networks = models[0].tokenizer.eos, [one.model for one in models]
     if search.mode != "ar":
-        return _in_parallel(models[0], sources[0], eos, limits, search)
+        return _in_parallel(networks[0], sources[0], eos, limits, search)
     if search.draft is not None:
         return [
-            _by_draft(
-                runs[0], Source(*(part[row : row + 1] for part in sources[0])), text, prompt_BT[:1], limit, search
+            _with_draft(
+                models[0], Source(*(part[row : row + 1] for part in sources[0])), text, prompt_BT[:1], limit, search
             )
             for row, (text, limit) in enumerate(zip(texts, limits, strict=True))
         ]
-    stepper: Any = models[0] if len(models) == 1 else Ensemble(models)
+    stepper: Any = networks[0] if len(networks) == 1 else Ensemble(networks)
     found = beam_search(
         stepper,
-        stepper.start(sources[0] if len(models) == 1 else sources),
+        stepper.start(sources[0] if len(networks) == 1 else sources),
         prompt_BT,
         eos=eos,
         beams=search.num_beams,
@@ -162,44 +151,45 @@ def look_for(
         length_penalty=search.length_penalty,
         num_return_sequences=search.num_return_sequences,
     )
-    return [Found(hypotheses) for hypotheses in found]
+    return [SearchResult(hypotheses) for hypotheses in found]
 
 
-def _in_parallel(model: Any, source: Source, eos: int, limits: list[int], search: Search) -> list[Found]:
-    """All words at once; how probable they are is not known."""
-    from chainrule.decoding.parallel import draft_in_parallel, translate_in_parallel
-
+def _in_parallel(model: Any, source: Source, eos: int, limits: list[int], search: Search) -> list[SearchResult]:
+    """All words at once; their probability is not known."""
     if search.mode == "nar":
         rows, passes = translate_in_parallel(model, source, lengths=search.lengths, refine=search.refine, eos=eos), None
     else:
         rows, passes = draft_in_parallel(model, source, eos=eos, limits=limits)
     kept = [row[:limit] for row, limit in zip(rows, limits, strict=True)]
     drafted = [None] * len(kept) if passes is None else [Drafted(passes=count) for count in passes]
-    return [Found([Hypothesis(row, math.nan, math.nan)], one) for row, one in zip(kept, drafted, strict=True)]
+    return [SearchResult([Hypothesis(row, math.nan, math.nan)], one) for row, one in zip(kept, drafted, strict=True)]
 
 
-def _by_draft(run: TranslatorRun, source_1: Source, text: str, prompt_1T: Tensor, limit: int, search: Search) -> Found:
-    """One line, greedily, with a draft that is checked."""
+def _with_draft(
+    subject: TranslationModel, source_1: Source, text: str, prompt_1T: Tensor, limit: int, search: Search
+) -> SearchResult:
+    """One line, greedily, with checked drafts."""
     length = int(source_1.mask_BS.sum())
     source_1 = Source(*(part[:, :length] for part in source_1))
-    state = run.model.start(source_1)
-    drafter = _drafter(run, source_1, text, search)
+    drafter = _drafter(subject, source_1, text, search.draft)
     tokens, drafted = draft_one(
-        run.model, state, prompt_1T, drafter, run.tokenizer.eos, limit, draft_tokens=search.draft_tokens
+        subject.model,
+        subject.model.start(source_1),
+        prompt_1T,
+        drafter,
+        subject.tokenizer.eos,
+        limit,
+        draft_tokens=search.draft_tokens,
     )
-    return Found([Hypothesis(tokens, math.nan, math.nan)], drafted)
+    return SearchResult([Hypothesis(tokens, math.nan, math.nan)], drafted)
 
 
-def _drafter(run: TranslatorRun, source_1: Source, text: str, search: Search) -> Drafter:
-    """Who drafts a translation of a line: another translator of it, a language model, or what was seen already."""
-    draft = search.draft
-    if not draft or isinstance(draft, str):
-        one = run.source_tokenizer.fingerprint == run.tokenizer.fingerprint
-        return LookupDrafter(source_1.tokens_BS[0].tolist() if one else ())
-    from chainrule.runs.translator import TranslatorRun  # which is made of this
-
-    if not isinstance(draft, TranslatorRun):
+def _drafter(subject: TranslationModel, source_1: Source, text: str, draft: TextModel | str) -> Drafter:
+    """Drafts of a line from another translator, from a language model, or from what was seen already."""
+    if isinstance(draft, str):
+        shared = subject.source_tokenizer.fingerprint == subject.tokenizer.fingerprint
+        return LookupDrafter(source_1.tokens_BS[0].tolist() if shared else ())
+    if not isinstance(draft, TranslationModel):
         return StepperDrafter(draft.model, draft.model.start(1))
-    rows = draft.encode_source(text)
-    read = source_of([rows], draft.source_tokenizer.eos, draft.device)
-    return StepperDrafter(draft.model, draft.model.start(read), window=draft.model.window)
+    source = pad_sources([draft.encode_source(text)], draft.source_tokenizer.eos, draft.device)
+    return StepperDrafter(draft.model, draft.model.start(source), window=draft.model.window)

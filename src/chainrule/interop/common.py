@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chainrule.checkpoint.folder import RunFolder, count_parameters
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import ConfigError
 
 
@@ -37,7 +37,7 @@ def figures(model: Any, seconds: float, memory: int) -> dict[str, Any]:
         "seconds": round(seconds, 2),
         "train_seconds": round(seconds, 2),
         "tokens": 0,
-        "parameters": count_parameters(model),
+        "parameters": model.parameter_count,
         "tokens_per_second": None,
         "budget": {},
         "peak_memory": memory,

@@ -24,9 +24,10 @@ from torch import nn
 from chainrule.base.devices import PeakMemory
 from chainrule.base.files import file_atomically, folder_atomically
 from chainrule.base.progress import Progress
-from chainrule.checkpoint.folder import OF_TRAINING, RunFolder, load_model
+from chainrule.checkpoint.build import load_model
+from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
-from chainrule.engines.word2vec.kernels import Weights
+from chainrule.engines.word2vec.kernels import Word2VecWeights
 from chainrule.errors import ConfigError, DataError
 from chainrule.interop.common import Exported, figures, find_finished
 from chainrule.models.word2vec import Word2Vec, Word2VecConfig
@@ -294,7 +295,7 @@ def _model(found: Vectors) -> tuple[WordTokenizer, Word2Vec]:
     ids_V = np.arange(2, len(words) + 2)
     counts_V = np.zeros(len(words), np.int64)  # which the file does not tell
     nothing_0D = np.zeros((0, vectors_VD.shape[1]), np.float32)
-    weights = Weights(vectors_VD, nothing_0D, nothing_0D)
+    weights = Word2VecWeights(vectors_VD, nothing_0D, nothing_0D)
     return tokenizer, Word2Vec(config, weights, ids_V, counts_V, tokenizer.vocab_size)
 
 
@@ -305,4 +306,4 @@ def _write(folder: RunFolder, tokenizer: WordTokenizer, model: Word2Vec, request
     folder.write_request(request)
     chosen = NamedSection(name="word2vec", **model.config.model_dump(mode="json", exclude_none=True))
     options = TokenizerConfig(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size)
-    folder.write_config(RunConfig(model=chosen, tokenizer=options), without=OF_TRAINING)
+    folder.write_config(RunConfig(model=chosen, tokenizer=options), without=TRAINING_SECTIONS)

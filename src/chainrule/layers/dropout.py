@@ -1,7 +1,4 @@
-"""Dropout that knows about time and about words.
-
-Legend: B batch, T time, D width, V vocabulary.
-"""
+"""Dropout of units, with one mask per step or one for all steps, and of words."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ from torch.nn import functional as F
 
 
 def dropout(inputs: Tensor, rate: float) -> Tensor:
-    """Zero a share of the entries and scale the others up, so that the expectation stays.
+    """Zero a share of the entries and scale the others up, so that the expectation stays the same.
 
-    On a processor drawing the mask is most of the work, so one 64-bit draw decides about four entries, each by 16 bits.
+    On a CPU, drawing the mask is most of the work, so one 64-bit draw decides on four entries, by 16 bits each.
     """
     if inputs.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(inputs, rate)
     draws = torch.empty((inputs.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    chance = draws.view(torch.int16)[: inputs.numel()].view(inputs.shape)  # even over -32768 … 32767
+    chance = draws.view(torch.int16)[: inputs.numel()].view(inputs.shape)  # uniform over -32768 … 32767
     kept = chance >= round(rate * 2**16) - 2**15
     return inputs * kept.to(inputs.dtype).mul_(1 / (1 - rate))
 
@@ -34,6 +31,6 @@ def drop(inputs_BTD: Tensor, rate: float, *, training: bool, locked: bool = Fals
 
 
 def word_mask(tokens_BT: Tensor, vocabulary: int, rate: float) -> Tensor:
-    """One factor a token: 0 for the share of words dropped from the whole batch, 1/(1-rate) for the others -> BT1."""
+    """A factor per token: 0 for words that are dropped from the whole batch, 1/(1-rate) for the others -> BT1."""
     keep_V = torch.empty(vocabulary, device=tokens_BT.device).bernoulli_(1 - rate).div_(1 - rate)
     return keep_V[tokens_BT].unsqueeze(-1)

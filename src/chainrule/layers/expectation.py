@@ -1,8 +1,7 @@
-"""The embedding that a distribution over the vocabulary expects, Σ_v softmax(E q)_v E_v, with E the embedding table.
+"""The expected embedding under a distribution over the vocabulary, Σ_v softmax(E q)_v E_v, with E the embedding table.
 
-The table is a constant here: it learns where words are read and where they are predicted, and the query learns through
-it. That leaves two products of positions by vocabulary each way, less than a softmax layer with its own gradient needs.
-Legend: N positions, D width, V vocabulary.
+The table is a constant here: it is trained where words are read and where they are predicted, and the query is trained
+through it. That takes two products of positions by vocabulary in each direction, fewer than a softmax layer needs.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CHUNK_ENTRIES = 2**20
-"""Scores worked on at once, 4 MB: they stay in the processor's cache between one pass over them and the next."""
+"""Number of scores processed at once, 4 MB: they stay in the CPU cache between passes."""
 
 
 class _Expectation(torch.autograd.Function):
-    """Keeps exp(score - max) for the way back; the normaliser is applied to the narrow side of each product."""
+    """Saves exp(score - max) for backward; the normaliser is applied to the narrow side of each product."""
 
     @staticmethod
     def forward(ctx: Any, query_ND: Tensor, table_VD: Tensor) -> Tensor:
@@ -26,10 +25,10 @@ class _Expectation(torch.autograd.Function):
         weights_NV = query_ND.new_empty(len(query_ND), len(table_VD))
         expected_ND, total_N1 = torch.empty_like(query_ND), query_ND.new_empty(len(query_ND), 1)
         for part in _parts(len(query_ND), rows):
-            weights_CV = torch.mm(query_ND[part], table_VD.mT, out=weights_NV[part])
-            weights_CV.sub_(weights_CV.amax(1, keepdim=True)).exp_()
-            torch.sum(weights_CV, 1, keepdim=True, out=total_N1[part])
-            torch.mm(weights_CV, table_VD, out=expected_ND[part])
+            weights_MV = torch.mm(query_ND[part], table_VD.mT, out=weights_NV[part])
+            weights_MV.sub_(weights_MV.amax(1, keepdim=True)).exp_()
+            torch.sum(weights_MV, 1, keepdim=True, out=total_N1[part])
+            torch.mm(weights_MV, table_VD, out=expected_ND[part])
         expected_ND.div_(total_N1)
         ctx.save_for_backward(weights_NV, total_N1, table_VD, expected_ND)
         ctx.rows = rows
@@ -42,9 +41,9 @@ class _Expectation(torch.autograd.Function):
         weights_NV, total_N1, table_VD, expected_ND = ctx.saved_tensors
         grad_ND = grad_ND / total_N1
         mean_N1 = (grad_ND * expected_ND).sum(1, keepdim=True)
-        into_query_ND, scores_CV = torch.empty_like(grad_ND), weights_NV.new_empty(ctx.rows, len(table_VD))
+        into_query_ND, scores_MV = torch.empty_like(grad_ND), weights_NV.new_empty(ctx.rows, len(table_VD))
         for part in _parts(len(grad_ND), ctx.rows):
-            scores = torch.mm(grad_ND[part], table_VD.mT, out=scores_CV[: part.stop - part.start])
+            scores = torch.mm(grad_ND[part], table_VD.mT, out=scores_MV[: part.stop - part.start])
             scores.sub_(mean_N1[part]).mul_(weights_NV[part])
             torch.mm(scores, table_VD, out=into_query_ND[part])
         return into_query_ND, None

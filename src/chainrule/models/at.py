@@ -20,11 +20,12 @@ from torch.nn import functional as F
 
 from chainrule.layers.attention.linear import Decay, LinearState, attend_linearly, empty_state
 from chainrule.layers.attention.positions import Rotary
-from chainrule.layers.blocks import Block, BlockShape, check_heads, initialise
+from chainrule.layers.blocks import Block, BlockShape, check_heads
+from chainrule.layers.transformer_stack import initialise
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 from chainrule.models.seq2seq_transformer import Seq2SeqTransformer, Seq2SeqTransformerConfig
 from chainrule.registry import MODELS
-from chainrule.types import State
+from chainrule.types import Preferences, State
 
 
 class LinearBlock(Block):
@@ -39,13 +40,13 @@ class LinearBlock(Block):
     def _attend(
         self, inputs_ND: Tensor, batch: int, cache: State, mask: Tensor | None, causal: bool
     ) -> tuple[Tensor, State]:
-        into, out = self.attending
+        into, out = self.attention_parameters
         decay_H = None if self.decay is None else self.decay.forward()
         mixed_ND, state = attend_linearly(F.linear(inputs_ND, *into), batch, self.heads, cache, decay_H)
         return self._drop(F.linear(mixed_ND, *out)), None if cache is None else state
 
     def start(self, batch: int, window: int, like: Tensor) -> LinearState:
-        return empty_state(batch, self.heads, self.shape.inside // self.heads, like)
+        return empty_state(batch, self.heads, self.shape.attention_width // self.heads, like)
 
 
 class AtConfig(LanguageModelConfig):
@@ -65,6 +66,7 @@ class LinearTransformer(FeatureLayer):
     """Linear self-attention over all that was read, in a state of constant size."""
 
     Config = AtConfig
+    prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)
 
     def __init__(self, config: AtConfig, embedding: nn.Embedding) -> None:
         super().__init__(config, embedding)
@@ -106,7 +108,7 @@ class Seq2SeqAtConfig(Seq2SeqTransformerConfig):
     )
 
 
-@MODELS.register("seq2seq-at", family="at", task="seq2seq", counterpart="at")
+@MODELS.register("seq2seq-at", family="at", task="translation", counterpart="at")
 class Seq2SeqAt(Seq2SeqTransformer):
     """The encoder of a Transformer, and a decoder whose state has constant size."""
 

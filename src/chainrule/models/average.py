@@ -13,7 +13,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chainrule.layers.attention.self_attention import KeyValueCache, causal_mask
+from chainrule.layers.attention.dot_product import causal_mask
+from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 from chainrule.types import State
 
@@ -68,6 +69,6 @@ class Average(FeatureLayer):
         if cache is not None:
             before = cache.length
             cache = cache.append(torch.stack([key_B1TE, value_B1TD], 1))
-            key_B1TE, value_B1TD = cache.filled()
+            key_B1TE, value_B1TD = cache.keys_and_values()
         mask = causal_mask(new, before, embedded_BTD.device)
         return F.scaled_dot_product_attention(query_B1TE, key_B1TE, value_B1TD, attn_mask=mask)[:, 0], cache

@@ -10,6 +10,7 @@ Legend: B batch, S places of a text, N chosen places, V words, D width.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -23,7 +24,18 @@ from chainrule.layers.encoders.bert import BertEncoder, BertShape
 from chainrule.layers.outputs.fused import linear_cross_entropy
 from chainrule.layers.outputs.softmax import Softmax
 from chainrule.registry import MODELS
-from chainrule.types import Batch, OutputChoice, Outputs, Source, State, Vocabulary
+from chainrule.types import (
+    Batch,
+    Model,
+    OutputChoice,
+    Outputs,
+    Preferences,
+    Source,
+    State,
+    TextEncoder,
+    Vocabulary,
+    weights_below,
+)
 
 
 class BertConfig(BaseModel):
@@ -73,12 +85,25 @@ class TableSoftmax(Softmax):
         return self.scores(hidden_ND).to(self.weight_VD.dtype).log_softmax(1)
 
 
-@MODELS.register("bert", family="bert", task="embedding", objective="masked")
-class Bert(nn.Module):
+@MODELS.register("bert", family="bert", task="masked", objective="masked")
+class Bert(nn.Module, Model):
     """Tokens, some of them hidden, to states of every place, and from those to the words."""
 
     Config: ClassVar[type[BertConfig]] = BertConfig
+    prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)
+    reads_eos = True
+    window: int
     unigram_counts: Tensor
+
+    encodes = True
+
+    @classmethod
+    def encoder_shape(cls, config: BertConfig, vocab_size: int, eos: int) -> BertShape:
+        return config.shape(vocab_size + (config.mask is None))
+
+    @classmethod
+    def encoder_weights(cls, config: BertConfig, weights: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
+        return weights_below(weights, "encoder.")
 
     def __init__(self, config: BertConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__()
@@ -88,6 +113,7 @@ class Bert(nn.Module):
         self.register_buffer("unigram_counts", torch.as_tensor(vocabulary.counts_V, dtype=torch.int64))
         shape = config.shape(vocabulary.size + (config.mask is None))
         self.encoder = BertEncoder(shape)
+        self.window, self.first, self.max_tokens = shape.source_window, shape.first, shape.window
         self.transform = nn.Linear(shape.width, shape.width)
         nn.init.normal_(self.transform.weight, std=0.02)
         nn.init.zeros_(self.transform.bias)
@@ -99,14 +125,19 @@ class Bert(nn.Module):
         self.output.tie(table)
 
     @property
-    def window(self) -> int:
-        """The most tokens of a text."""
-        return self.encoder.shape.source_window
-
-    @property
     def width(self) -> int:
         """Of the states."""
         return self.encoder.shape.width
+
+    @property
+    def word_table(self) -> nn.Embedding:
+        table = self.encoder.word_table
+        assert isinstance(table, nn.Embedding)
+        return table
+
+    @property
+    def text_encoder(self) -> TextEncoder:
+        return self
 
     # Training
 
@@ -136,14 +167,10 @@ class Bert(nn.Module):
         features_ND = self.head(self.encoder(tokens_BS, mask_BS).flatten(0, 1))
         return self.output.scores(features_ND).view(*tokens_BS.shape, -1)
 
-    def encode(self, source: Source) -> Tensor:
-        """A text -> the last layer's state of each of its tokens, BSD.
-
-        The token before every text, if the encoder has one, is put there and its state left out again.
-        """
-        tokens_BS, mask_BS = self.begun(*source)
-        states_BSD: Tensor = self.encoder(tokens_BS, mask_BS)
-        return states_BSD[:, tokens_BS.shape[1] - source.tokens_BS.shape[1] :]
+    def encode_text(self, source: Source) -> Tensor:
+        """Tokens as they are, `first` included -> the last layer's state of each, BSD."""
+        states_BSD: Tensor = self.encoder(*source)
+        return states_BSD
 
     def begun(self, tokens_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Texts and which of their tokens are no padding, with the token before every text if there is one."""

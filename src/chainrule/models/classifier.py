@@ -14,7 +14,7 @@ Legend: B batch, S tokens of a text, D width of the states, L labels.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chainrule.errors import ConfigError
-from chainrule.layers.encoders.encoders import EncoderShape, shape_of
-from chainrule.layers.encoders.frozen_cache import RememberedStates
+from chainrule.layers.encoders.build import EncoderName, EncoderShape, shape_of
+from chainrule.layers.encoders.frozen_cache import FrozenStateCache
 from chainrule.layers.encoders.pooling import PoolingKind, make_pooling
 from chainrule.layers.encoders.pretrained import PretrainedFeatures
-from chainrule.registry import MODELS, OUTPUTS
-from chainrule.types import Batch, OutputChoice, Outputs, Source, State, Vocabulary
+from chainrule.registry import ENCODERS, MODELS, OUTPUTS
+from chainrule.types import Batch, Model, OutputChoice, Outputs, Source, State, Vocabulary
 
 
 class LabelConfig(BaseModel):
@@ -35,9 +35,7 @@ class LabelConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    encoder: Literal["bag", "lstm", "conv-attention", "elmo", "bert", "transformer"] = Field(
-        "bag", description="what reads the text, trained from scratch"
-    )
+    encoder: EncoderName = Field("bag", description="encoder of the text, trained from scratch")
     embedding: int = Field(128, ge=1, description="width of that encoder")
     layers: int = Field(1, ge=1, description="its layers, where it has some")
     heads: int = Field(4, ge=1, description="its heads, where it attends")
@@ -58,7 +56,7 @@ class LabelConfig(BaseModel):
         """The most tokens that can be read of a text; None: any number."""
         if self.pretrained_shape is not None:
             return self.pretrained_shape.source_window
-        return self.positions if self.encoder in ("bert", "transformer") else None
+        return self.positions if ENCODERS.get(self.encoder).make.bounded else None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -73,7 +71,7 @@ class LabelConfig(BaseModel):
         return self
 
 
-class LabelModel(nn.Module):
+class LabelModel(nn.Module, Model):
     """An encoder and the names of labels. Subclasses say what is made of the states."""
 
     Config: ClassVar[type[LabelConfig]] = LabelConfig
@@ -89,7 +87,7 @@ class LabelModel(nn.Module):
         self.features = None
         if self.pretrained is None:
             self.features = PretrainedFeatures(_scratch(config, vocabulary.size), None, tuned=True)
-        self._remembered: RememberedStates | None = None
+        self._remembered: FrozenStateCache | None = None
 
     @property
     def reader(self) -> PretrainedFeatures:
@@ -98,11 +96,17 @@ class LabelModel(nn.Module):
         assert reader is not None
         return reader
 
+    @property
+    def word_table(self) -> nn.Embedding | None:
+        """The table of an encoder that is trained from scratch."""
+        table = None if self.features is None else self.features.encoder.word_table
+        return table if isinstance(table, nn.Embedding) else None
+
     def train(self, mode: bool = True) -> Self:
         """Who trains reads the same texts again and again: what stays the same is remembered from here on."""
         frozen = self.pretrained is not None and not self.pretrained.tuned and self.pretrained.mix is None
         if mode and frozen and self._remembered is None:
-            self._remembered = RememberedStates(self.reader)
+            self._remembered = FrozenStateCache(self.reader)
         return super().train(mode)
 
     def read(self, source: Source) -> Tensor:
@@ -173,7 +177,7 @@ class ClassifierConfig(LabelConfig):
     pairs: bool = Field(False, description="texts come in pairs; taken from the training data")
 
 
-@MODELS.register("classifier", family="classifier", task="classifier", objective="labels")
+@MODELS.register("classifier", family="classifier", task="labels", objective="labels")
 class Classifier(LabelModel):
     """p(label | text)."""
 

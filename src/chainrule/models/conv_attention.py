@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chainrule.errors import ConfigError
-from chainrule.layers.attention.self_attention import CausalSelfAttention, KeyValueCache
+from chainrule.layers.attention.kv_cache import KeyValueCache
+from chainrule.layers.attention.self_attention import CausalSelfAttention
 from chainrule.layers.dropout import drop
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.types import Preferences
 
 
 class ConvAttentionConfig(LanguageModelConfig):
@@ -58,6 +60,7 @@ class ConvAttention(FeatureLayer):
     """Local features by convolution, global ones by attention."""
 
     Config = ConvAttentionConfig
+    prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)
 
     def __init__(self, config: ConvAttentionConfig, embedding: nn.Embedding) -> None:
         super().__init__(config, embedding)

@@ -12,6 +12,7 @@ Legend: B batch, T time, S places of a text, V vocabulary, E width of a directio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -25,7 +26,7 @@ from chainrule.layers.encoders.elmo import ElmoEncoder, ElmoShape
 from chainrule.layers.encoders.elmo import State as DirectionState
 from chainrule.models.language_model import LanguageModel, LanguageModelConfig, Prefix
 from chainrule.registry import MODELS
-from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary
+from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary, weights_below
 
 
 class ElmoConfig(LanguageModelConfig):
@@ -65,6 +66,16 @@ class Elmo(LanguageModel):
     Config: ClassVar[type[LanguageModelConfig]] = ElmoConfig
     config: ElmoConfig
 
+    encodes = True
+
+    @classmethod
+    def encoder_shape(cls, config: ElmoConfig, vocab_size: int, eos: int) -> ElmoShape:
+        return config.shape(vocab_size, first=eos)
+
+    @classmethod
+    def encoder_weights(cls, config: ElmoConfig, weights: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
+        return weights_below(weights, "encoder.")
+
     def __init__(self, config: ElmoConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         nn.Module.__init__(self)
         self.config, self.eos, self.vocab_size = config, vocabulary.eos, vocabulary.size
@@ -75,6 +86,12 @@ class Elmo(LanguageModel):
         table = self.encoder.word_table
         if config.tied and output.layer.tieable and isinstance(table, nn.Embedding):
             self.output.tie(table.weight)
+
+    @property
+    def word_table(self) -> nn.Embedding | None:
+        """The embedding of the tokens; None where words are read by their characters."""
+        table = self.encoder.word_table
+        return table if isinstance(table, nn.Embedding) else None
 
     # The language model from the left
 
@@ -113,7 +130,7 @@ class Elmo(LanguageModel):
         # What was read may be the model's own words (scheduled sampling); the first is always that of the text.
         before_BT = torch.cat([batch.inputs_BT[:, :1], batch.targets_BT[:, :-1]], 1)
         lengths_B = None if batch.weights_BT is None else (batch.weights_BT > 0).sum(1)
-        layers = self.encoder.backwards(self._embed(batch.targets_BT), lengths_B)
+        layers = self.encoder.read_leftward(self._embed(batch.targets_BT), lengths_B)
         weights_N = None if batch.weights_BT is None else batch.weights_BT.flatten()
         loss: Tensor = self.output.loss(self._drop(layers[-1]).flatten(0, 1), before_BT.flatten(), weights_N)
         return loss
@@ -121,13 +138,13 @@ class Elmo(LanguageModel):
     def log_probs_from_the_right(self, tokens_BT: Tensor) -> Tensor:
         """log p(x_t | x_>t, eos) -> BT: what the other direction makes of texts, `eos` after each."""
         after_BT = torch.cat([tokens_BT[:, 1:], tokens_BT.new_full((len(tokens_BT), 1), self.eos)], 1)
-        hidden_BTE = self.encoder.backwards(self._embed(after_BT))[-1]
+        hidden_BTE = self.encoder.read_leftward(self._embed(after_BT))[-1]
         log_probs_N: Tensor = self.output.log_prob(hidden_BTE.flatten(0, 1), tokens_BT.flatten())
         return log_probs_N.view(tokens_BT.shape)
 
     def _check_spellings(self) -> None:
         table = self.encoder.word_table
-        if isinstance(table, CharConvolution) and table.blank:
+        if isinstance(table, CharConvolution) and table.is_blank:
             raise ConfigError(
                 "model.characters reads words by their spelling, but no spelling is known; give the vocabulary its "
                 "pieces, as `train` does"
@@ -145,6 +162,6 @@ class Elmo(LanguageModel):
         layers = self.encoder.layers(begun_BS, torch.cat([torch.ones_like(first_B1, dtype=torch.bool), mask_BS], 1))
         return [layer_BSP[:, 1:] for layer_BSP in layers]
 
-    def encode(self, source: Source) -> Tensor:
+    def encode_text(self, source: Source) -> Tensor:
         """The mean of the layers' vectors of each token of a text, BSP."""
         return torch.stack(self.layers(*source)).mean(0)

@@ -26,12 +26,13 @@ from chainrule.errors import ConfigError
 from chainrule.layers.attention.fast_softmax import FastMemory, FastSoftmax
 from chainrule.layers.attention.linear import LinearSelfAttention, LinearState, attend_linearly
 from chainrule.layers.attention.positions import sinusoidal_table
-from chainrule.layers.attention.slow import Direction, Rows, Sight, SlowAttention, initialise_slow
-from chainrule.layers.blocks import check_heads, initialise
+from chainrule.layers.attention.slow import Direction, PackedRows, SlowAttention, Visibility, initialise_slow
+from chainrule.layers.blocks import check_heads
 from chainrule.layers.dropout import drop, dropout
+from chainrule.layers.transformer_stack import initialise
 from chainrule.models.translator import Translator, TranslatorConfig
 from chainrule.registry import MODELS
-from chainrule.types import OutputChoice, Source, Vocabulary
+from chainrule.types import OutputChoice, Preferences, Source, Vocabulary
 
 SIZE = 0.02
 """The deviation of fresh embeddings, and the size of the positions beside them. Larger ones, tied to the output, would
@@ -74,7 +75,7 @@ class FatConfig(TranslatorConfig):
 class Kept(NamedTuple):
     """What of a source is read."""
 
-    rows: Rows
+    rows: PackedRows
     index_N: Tensor | None  # in the source read row by row; None: all of it
     places_BS: Tensor | None  # where in its row each stood; None: one after the other from the first
 
@@ -125,7 +126,7 @@ class EncoderBlock(Part):
         super().__init__(config.embedding, config.feedforward or 4 * config.embedding, 2, config.dropout)
         self.attention = SlowAttention(config.embedding, config.heads, dropout=config.attention_dropout)
 
-    def forward(self, stream_ND: Tensor, sight: Sight) -> Tensor:
+    def forward(self, stream_ND: Tensor, sight: Visibility) -> Tensor:
         found_ND = self.attention(self.normed[0](stream_ND), sight)
         return self.fed(self.added(stream_ND, found_ND, self.attention.project_out.weight))
 
@@ -162,11 +163,12 @@ class DecoderBlock(Part):
         return self.fed(self.added(stream_ND, found_ND, self.asked[2])), past
 
 
-@MODELS.register("fat", family="fat", task="seq2seq")
+@MODELS.register("fat", family="fat", task="translation")
 class Fat(Translator):
     """Slow attention in the encoder, linear attention and the fast softmax in the decoder."""
 
     Config = FatConfig
+    prefers = Preferences(optimizer="muon")
     config: FatConfig
     table_CD: Tensor
     source_counts: Tensor
@@ -208,8 +210,8 @@ class Fat(Translator):
             kept_BS = kept_BS & (frequent_BS | (source.tokens_BS == self.source_eos))
         B, S = kept_BS.shape
         if bool(kept_BS.all()):
-            return Kept(Rows(torch.full((B,), S, device=kept_BS.device), S, even=True), None, None)
-        rows, index_N = Rows.of(kept_BS), kept_BS.flatten().nonzero().squeeze(1)
+            return Kept(PackedRows(torch.full((B,), S, device=kept_BS.device), S, even=True), None, None)
+        rows, index_N = PackedRows.from_mask(kept_BS), kept_BS.flatten().nonzero().squeeze(1)
         first_BS = kept_BS[:, : rows.longest]
         in_order = bool(first_BS.all()) if rows.real_BS is None else torch.equal(first_BS, rows.real_BS)
         return Kept(rows, index_N, None if in_order else rows.pad((index_N % S)[:, None]).squeeze(2))
@@ -225,7 +227,7 @@ class Fat(Translator):
             embedded_ND = F.embedding(source.tokens_BS.flatten()[kept.index_N], self.source_embedding.weight)
             stream_ND = embedded_ND + self.table_CD[kept.index_N % S]
         stream_ND = drop(stream_ND, self.config.dropout, training=self.training)
-        sight = Sight(kept.rows, self.config.direction, stream_ND)
+        sight = Visibility(kept.rows, self.config.direction, stream_ND)
         for block in self.encoder:
             stream_ND = block(stream_ND, sight)
         return self.normed[0](stream_ND)

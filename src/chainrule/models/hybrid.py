@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
 from chainrule.layers.dropout import drop
-from chainrule.layers.nonautoregressive.allocation import Aligned, LengthGuess
-from chainrule.layers.nonautoregressive.ctc import Slots
-from chainrule.layers.nonautoregressive.parallel_branch import Known
+from chainrule.layers.nonautoregressive.allocation import AllocationSource, LengthPredictor
+from chainrule.layers.nonautoregressive.ctc import CtcHead
+from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens
 from chainrule.layers.outputs.mixed import MixedOutput
 from chainrule.models.hybrid_core import (
     Encoded,
@@ -55,7 +55,7 @@ class HybridConfig(HybridOptions, PretrainedConfig):
     length_weight: float = Field(0.1, ge=0, description="weight of the loss of the length")
 
 
-@MODELS.register("hybrid", family="hybrid", task="seq2seq", counterpart="hybrid-lm")
+@MODELS.register("hybrid", family="hybrid", task="translation", counterpart="hybrid-lm")
 class Hybrid(Translator):
     """Two branches over one encoder: one writes word by word, one all at once."""
 
@@ -68,8 +68,8 @@ class Hybrid(Translator):
         super().__init__(config, vocabulary, output, config.embedding)
         self.output = MixedOutput(self.output)  # type: ignore[arg-type]
         self.core = HybridCore(config, config.embedding, config.dropout)
-        self.slots = Slots(config.hidden, config.embedding, config.upsample) if config.nar == "ctc" else None
-        self.length = LengthGuess(config.hidden, config.length_range) if config.nar == "positions" else None
+        self.slots = CtcHead(config.hidden, config.embedding, config.upsample) if config.nar == "ctc" else None
+        self.length = LengthPredictor(config.hidden, config.length_range) if config.nar == "positions" else None
         _ = self.mixes  # refuses what does not go together
 
     @property
@@ -131,16 +131,22 @@ class Hybrid(Translator):
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
         return self._look(self.begin(source, stepping=False), self.shifted(tokens_BT))[1]
 
-    def check(self, memory: Plan, hidden_RH: Tensor, place: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
-        """Read T tokens from a place on, that of all rows or of each its own.
+    def check(self, state: Writing, place: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
+        """Read T tokens from a position on, the same for all rows or one for each.
 
-        Gives log p(. | prefix) after each RTV, and the states after each RTH.
+        Gives log p(. | prefix) after each RTV, and the recurrent states after each RTU.
         """
-        T = tokens_RT.shape[1]
-        memory = self._ready(memory, (place if isinstance(place, int) else int(place.max())) + T)
+        T, hidden_RH = tokens_RT.shape[1], state.hidden_RH
+        memory = self._ready(state.memory, (place if isinstance(place, int) else int(place.max())) + T)
         joined_RTD = at_places(memory.joined_APD, memory.rows, place, T)
         features_RTD, _, path_RTH = self.core.write(memory, hidden_RH, self.embedding(tokens_RT), joined_RTD)
         return self.core.log_probs(self.output, features_RTD, memory, place), path_RTH
+
+    def advance(self, state: Writing, path_RTH: Tensor, last_R: list[int]) -> Writing:
+        """The state after the first last_R[r] + 1 tokens that `check` read in row r."""
+        rows = len(last_R)
+        hidden_RH = path_RTH[:, last_R[0]] if rows == 1 else path_RTH[torch.arange(rows), last_R]
+        return state._replace(hidden_RH=hidden_RH)
 
     def log_probs_of(self, state: Writing, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
         """log p of each target after the state and the inputs up to it -> RT."""
@@ -160,7 +166,7 @@ class Hybrid(Translator):
 
     # Writing all at once
 
-    def _second(self, encoded: Encoded, aligned: Aligned) -> Second:
+    def _second(self, encoded: Encoded, aligned: AllocationSource) -> Second:
         """What the parallel branch says at the length foretold."""
         with torch.no_grad():
             places_B = self.foretold(encoded)[:, 0] + 1
@@ -181,7 +187,7 @@ class Hybrid(Translator):
         shown = None
         if known is not None:
             tokens_RT, shown_RT = (nn.functional.pad(part, (0, 1)) for part in known)
-            shown = Known(self.embedding(tokens_RT), shown_RT)
+            shown = KnownTokens(self.embedding(tokens_RT), shown_RT)
         aligned = self.core.align(encoded)
         features_RTD = self.core.features_at_once(
             encoded, aligned, lengths_R + 1, self.config.allocation_threshold, shown
@@ -194,10 +200,11 @@ class Hybrid(Translator):
             return None
         return self.slots.best(*self._slot_features(encoded), self.output.base)
 
-    def drafted(self, encoded: Encoded, memory: Plan) -> tuple[Tensor, Tensor]:
+    def drafted(self, encoded: Encoded, state: Writing) -> tuple[Tensor, Tensor]:
         """What one pass says for each source BTV, and its length B, looked up where the plan has it."""
-        if memory.second is not None and memory.second.table_APV is not None:
-            return memory.second.table_APV, memory.second.places_A - 1
+        second = state.memory.second
+        if second is not None and second.table_APV is not None:
+            return second.table_APV, second.places_A - 1
         lengths_B = self.foretold(encoded)[:, 0]
         return self.at_once(encoded, lengths_B), lengths_B
 
@@ -205,7 +212,7 @@ class Hybrid(Translator):
         """Features of all slots BUD, and how many each source has B."""
         assert self.slots is not None
         branch, slots_B = self.core.parallel, encoded.tokens_B * self.slots.count
-        memory = branch.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
+        memory = branch.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
         return branch(self.slots.inputs(encoded.states_BSE), memory, slots_B), slots_B
 
     # Training

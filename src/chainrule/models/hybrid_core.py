@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from chainrule.layers.attention.source import SourceAttention, SourceStates
-from chainrule.layers.attention.source_memory import regrouped
+from chainrule.layers.attention.source_memory import regroup
 from chainrule.layers.dropout import drop
-from chainrule.layers.nonautoregressive.allocation import Aligned, Allocation
-from chainrule.layers.nonautoregressive.parallel_branch import Known, ParallelBranch, glanced
+from chainrule.layers.nonautoregressive.allocation import Allocation, AllocationSource
+from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens, ParallelBranch, choose_revealed
 from chainrule.layers.outputs.mixed import NEVER, MixedOutput, log_odds, mix, pack
 from chainrule.layers.recurrent.stack import Bidirectional, Recurrence
 
@@ -82,14 +82,14 @@ class Plan(SourceStates):
     __slots__ = ("aligned", "joined_APD", "second")
 
     def __init__(
-        self, memory: SourceStates, aligned: Aligned, joined_APD: Tensor, second: Second | None, rows: int = 1
+        self, memory: SourceStates, aligned: AllocationSource, joined_APD: Tensor, second: Second | None, rows: int = 1
     ) -> None:
-        super().__init__(memory.keys_ASX, memory.values_ASH, memory.bias_A1S, rows)
+        super().__init__(memory.keys_ASX, memory.values_ASU, memory.bias_A1S, rows)
         self.aligned, self.joined_APD, self.second = aligned, joined_APD, second
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Plan:
         """What `change` does to rows is done to the rows' sources; those that no row needs any more are left out."""
-        source_A, rows = regrouped(change, len(self.keys_ASX), self.rows, self.keys_ASX.device)
+        source_A, rows = regroup(change, len(self.keys_ASX), self.rows, self.keys_ASX.device)
         if source_A is None:
             return Plan(self, self.aligned, self.joined_APD, self.second, rows)
 
@@ -97,8 +97,8 @@ class Plan(SourceStates):
             return part.index_select(0, source_A)
 
         bias_A1S = None if self.bias_A1S is None else chosen(self.bias_A1S)
-        memory = SourceStates(chosen(self.keys_ASX), chosen(self.values_ASH), bias_A1S)
-        aligned = Aligned(chosen(self.aligned.keys_BSD), chosen(self.aligned.values_BSD), bias_A1S)
+        memory = SourceStates(chosen(self.keys_ASX), chosen(self.values_ASU), bias_A1S)
+        aligned = AllocationSource(chosen(self.aligned.keys_BSD), chosen(self.aligned.values_BSD), bias_A1S)
         second = None
         if self.second is not None:
             second = Second(*(None if part is None else chosen(part) for part in self.second))  # type: ignore[arg-type]
@@ -165,15 +165,15 @@ class HybridCore(nn.Module):
         bias_BS = states_BSE.new_zeros(mask_BS.shape).masked_fill_(~mask_BS, -torch.inf)
         return Encoded(states_BSE, mask_BS, bias_BS.unsqueeze(1), layers[-1][0], tokens_B)
 
-    def align(self, encoded: Encoded) -> Aligned:
+    def align(self, encoded: Encoded) -> AllocationSource:
         """What the allocation needs of a source."""
-        return self.allocation.of(encoded.states_BSE, encoded.bias_B1S)
+        return self.allocation.read(encoded.states_BSE, encoded.bias_B1S)
 
     # The autoregressive branch
 
-    def plan(self, encoded: Encoded, aligned: Aligned, second: Second | None) -> Plan:
+    def plan(self, encoded: Encoded, aligned: AllocationSource, second: Second | None) -> Plan:
         """A source as the decoder needs it; no place is made ready yet."""
-        memory = self.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
+        memory = self.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
         return Plan(memory, aligned, aligned.values_BSD[:, :0], second)
 
     def first(self, encoded: Encoded) -> Tensor:
@@ -201,7 +201,7 @@ class HybridCore(nn.Module):
             return self.join(self._drop(vector_RTH)) + joined_RTD, weights_RTS, path_RTH
 
     def read(
-        self, encoded: Encoded, aligned: Aligned, second: Second | None, embedded_BTD: Tensor, threshold: float
+        self, encoded: Encoded, aligned: AllocationSource, second: Second | None, embedded_BTD: Tensor, threshold: float
     ) -> tuple[Tensor, Tensor, Plan]:
         """Read T tokens after each source -> features BTD, what is allotted to the T places BTD, and the plan."""
         aligned_BTD = self.allocation(aligned, 0, embedded_BTD.shape[1], threshold)
@@ -216,7 +216,12 @@ class HybridCore(nn.Module):
         return self.parallel.inputs(aligned_BTD, places_B, self.allocation.sinusoids)
 
     def features_at_once(
-        self, encoded: Encoded, aligned: Aligned, places_R: Tensor, threshold: float, known: Known | None = None
+        self,
+        encoded: Encoded,
+        aligned: AllocationSource,
+        places_R: Tensor,
+        threshold: float,
+        known: KnownTokens | None = None,
     ) -> Tensor:
         """Features of all places of R = A·W rows, so many each -> RTD."""
         shortest, T = (int(bound) for bound in places_R.aminmax())
@@ -224,7 +229,7 @@ class HybridCore(nn.Module):
         aligned_RTD = self.allocation(aligned, 0, T, threshold)
         if rows > 1:
             aligned_RTD = aligned_RTD.repeat_interleave(rows, 0)
-        memory = self.parallel.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
+        memory = self.parallel.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
         inputs_RTD = self.parallel_inputs(aligned_RTD, places_R)
         features_RTD: Tensor = self.parallel(inputs_RTD, memory, None if shortest == T else places_R, known)
         return features_RTD
@@ -240,7 +245,7 @@ class HybridCore(nn.Module):
         revealed: Revealed,
     ) -> Tensor:
         """The loss of the parallel branch in rows of so many places, at those that are held, some being revealed."""
-        memory = self.parallel.attend.memory_of(encoded.states_BSE, encoded.mask_BS)
+        memory = self.parallel.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
         inputs_BTD = self.parallel_inputs(aligned_BTD, places_B)
         known, asked_BT = None, held_BT
         if revealed.share:
@@ -248,8 +253,8 @@ class HybridCore(nn.Module):
                 features_BTD = self.parallel(inputs_BTD, memory, places_B)
                 wrong_BT = torch.zeros_like(held_BT)
                 wrong_BT[held_BT] = output.scores(features_BTD[held_BT]).argmax(1) != targets_BT[held_BT]
-                shown_BT = glanced(wrong_BT, held_BT, revealed.share)
-            known, asked_BT = Known(revealed.embedding(targets_BT), shown_BT), held_BT & ~shown_BT
+                shown_BT = choose_revealed(wrong_BT, held_BT, revealed.share)
+            known, asked_BT = KnownTokens(revealed.embedding(targets_BT), shown_BT), held_BT & ~shown_BT
         features_MD = self.parallel(inputs_BTD, memory, places_B, known)[asked_BT]
         # As if all places had been asked for, so that the weight of this loss does not depend on how many were shown.
         scale = int(held_BT.sum()) / max(1, len(features_MD))
@@ -257,7 +262,7 @@ class HybridCore(nn.Module):
 
     # The mixture
 
-    def answered(self, encoded: Encoded, aligned: Aligned, places_B: Tensor, options: HybridOptions) -> Second:
+    def answered(self, encoded: Encoded, aligned: AllocationSource, places_B: Tensor, options: HybridOptions) -> Second:
         """What the parallel branch says of rows of so many places, with its share in the mixture.
 
         In training too it only answers: what it learns from is a loss of its own.

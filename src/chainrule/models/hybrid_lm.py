@@ -27,7 +27,7 @@ from chainrule.layers.outputs.mixed import MixedOutput
 from chainrule.models.hybrid_core import Encoded, HybridCore, HybridOptions, Plan, Revealed, Second, Writing, at_places
 from chainrule.models.language_model import LanguageModel, LanguageModelConfig, Prefix
 from chainrule.registry import MODELS
-from chainrule.types import Batch, OutputChoice, Outputs, Vocabulary
+from chainrule.types import Batch, OutputChoice, Outputs, Preferences, Vocabulary
 
 TOKENS_AT_ONCE = 2**14
 """About how many tokens, source and target together, are read at once when a long text is scored."""
@@ -55,6 +55,7 @@ class HybridLanguageModel(LanguageModel):
 
     Features = BlockCore  # type: ignore[assignment]
     Config = HybridLmConfig
+    prefers = Preferences(parallel=True, streams_context=True)
     config: HybridLmConfig
     features: BlockCore  # type: ignore[assignment]
     output: MixedOutput

@@ -12,7 +12,7 @@ Legend: B batch, T time, V vocabulary, D width, W window, L tokens already in th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -21,7 +21,19 @@ from torch import Tensor, nn
 
 from chainrule.layers.dropout import drop, word_mask
 from chainrule.registry import MODELS
-from chainrule.types import Batch, OutputChoice, Outputs, Source, State, Vocabulary, select_rows
+from chainrule.types import (
+    Batch,
+    OutputChoice,
+    Outputs,
+    Preferences,
+    Source,
+    State,
+    SteppingModel,
+    TextEncoder,
+    Vocabulary,
+    select_rows,
+    weights_below,
+)
 
 
 class LanguageModelConfig(BaseModel):
@@ -44,6 +56,8 @@ class FeatureLayer(nn.Module):
     Config: ClassVar[type[LanguageModelConfig]] = LanguageModelConfig
     width: int
     window: int | None = None
+    prefers: ClassVar[Preferences] = Preferences()  # how the model is trained where nothing is set
+    encodes: ClassVar[bool] = False  # whether it can be the pretrained encoder of another model
     rewinds: ClassVar[bool] = False  # whether a layer with a window can take back what it has read
 
     def __init__(self, config: Any, embedding: nn.Embedding) -> None:
@@ -56,6 +70,11 @@ class FeatureLayer(nn.Module):
     def forward(self, embedded_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """Read T more embeddings -> features BTD and the state after them. state None: begin, and keep no state."""
         raise TypeError(f"{type(self).__name__} must define forward")
+
+    @classmethod
+    def encoder_shape(cls, config: Any, vocab_size: int, eos: int) -> Any:
+        """The shape of an encoder that computes these features."""
+        raise TypeError(f"{cls.__name__} is not an encoder")
 
     def rewind(self, state: State, count: int) -> State:
         """The state without its last `count` positions, for layers that can."""
@@ -70,12 +89,15 @@ class Prefix(NamedTuple):
     pending_B: Tensor | None  # a token that was scored but not read yet
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(nn.Module, SteppingModel):
     """p(x) = Π p(x_t | x_<t) by embedding, feature layer and output layer."""
 
     Features: ClassVar[type[FeatureLayer]]
     Config: ClassVar[type[LanguageModelConfig]]
     unigram_counts: Tensor
+    first = None
+    reads_eos = False
+    max_tokens = None
 
     def __init__(self, config: LanguageModelConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__()
@@ -96,9 +118,27 @@ class LanguageModel(nn.Module):
 
     @property
     def feature_width(self) -> int:
-        """The width of the features that `read` and `predictors` give."""
+        """Width of the features that `read` and `predictors` give."""
         width: int = self.output.width
         return width
+
+    @property
+    def word_table(self) -> nn.Embedding | None:
+        """The embedding of the tokens."""
+        return self.embedding
+
+    @property
+    def text_encoder(self) -> TextEncoder | None:
+        """Every neural language model encodes texts of any length."""
+        return self
+
+    @classmethod
+    def encoder_shape(cls, config: Any, vocab_size: int, eos: int) -> Any:
+        return cls.Features.encoder_shape(config, vocab_size, eos)
+
+    @classmethod
+    def encoder_weights(cls, config: Any, weights: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
+        return {"word_table.weight": weights["embedding.weight"], **weights_below(weights, "features.")}
 
     # Training
 
@@ -169,11 +209,15 @@ class LanguageModel(nn.Module):
         chosen: Prefix = select_rows(state, rows_K)
         return chosen
 
-    def encode(self, source: Source) -> Tensor:
-        """The features after each token of a text, given `eos` and all of it up to there, BSD; texts of any length."""
+    def encode_text(self, source: Source) -> Tensor:
+        """The features after each token, given `eos` and the text up to there, BSD; texts of any length."""
         before_B1 = source.tokens_BS.new_full((len(source.tokens_BS), 1), self.eos)
         hidden_BTD, _ = self._extend(self.start(len(before_B1)), torch.cat([before_B1, source.tokens_BS], 1))
         return hidden_BTD[:, 1:]
+
+    def layers(self, tokens_BS: Tensor, mask_BS: Tensor) -> list[Tensor] | None:
+        """None: the layers of a feature layer cannot be read separately."""
+        return None
 
     # Scoring
 
@@ -237,13 +281,21 @@ def _rows_at_once(window: int) -> int:
     return max(1, 16384 // window)
 
 
-def language_model(name: str, *, family: str, **about: str) -> Callable[[type[FeatureLayer]], type[FeatureLayer]]:
-    """Register a feature layer as the language model `name`; `about` is what more is to be said of it."""
+def language_model(
+    name: str, *, family: str, counterpart: str | None = None
+) -> Callable[[type[FeatureLayer]], type[FeatureLayer]]:
+    """Register a feature layer as the language model `name`; `counterpart` is the translator of the same kind."""
 
     def register(features: type[FeatureLayer]) -> type[FeatureLayer]:
-        parts = {"Features": features, "Config": features.Config, "__doc__": features.__doc__}
+        parts = {
+            "Features": features,
+            "Config": features.Config,
+            "prefers": features.prefers,
+            "encodes": features.encodes,
+            "__doc__": features.__doc__,
+        }
         model = type(features.__name__ + "LanguageModel", (LanguageModel,), parts)
-        MODELS.register(name, family=family, task="lm", **about)(model)
+        MODELS.register(name, family=family, task="lm", counterpart=counterpart)(model)
         return features
 
     return register

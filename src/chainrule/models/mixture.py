@@ -23,7 +23,7 @@ from chainrule.errors import ConfigError
 from chainrule.models.adaptive_cache import AnyCacheConfig, ContinuousCache, UnigramCache, UnigramCacheConfig
 from chainrule.models.language_model import LanguageModel
 from chainrule.registry import MODELS
-from chainrule.types import State, Vocabulary, prefill, select_rows
+from chainrule.types import State, SteppingModel, Vocabulary, select_rows
 
 Array = np.ndarray[Any, Any]
 MOST_BUCKETS = 12
@@ -61,11 +61,13 @@ class _Read(NamedTuple):
     newest_BD: Tensor | None  # those that predict the next one
 
 
-@MODELS.register("mixture", family="mixture", task="lm", made_by="mix")
-class Mixture(nn.Module):
+@MODELS.register("mixture", family="mixture", task="lm")
+class Mixture(nn.Module, SteppingModel):
     """A weighted sum of models and caches."""
 
     Config: ClassVar[type[MixtureConfig]] = MixtureConfig
+    fitting = "mix"
+    has_parts = True
     unigram_counts: Tensor
     weights: Tensor
 
@@ -94,20 +96,13 @@ class Mixture(nn.Module):
                 f"components need {shape}; mix again"
             )
         self.register_buffer("weights", weights_ZE)
-
-    @property
-    def tracks(self) -> int | None:
-        """1 where something learns while it reads, so that a text must be read from its beginning to its end."""
-        dynamic = self.caches or any(getattr(part, "tracks", None) == 1 for part in self.parts)
-        return 1 if dynamic else None
+        # A component that learns while it reads must read a text from its beginning to its end.
+        self.tracks = 1 if self.caches or any(part.tracks == 1 for part in self.parts) else None
 
     @property
     def parameter_count(self) -> int:
         """The numbers that the parts consist of."""
-        return sum(
-            getattr(part, "parameter_count", None) or sum(weight.numel() for weight in part.parameters())
-            for part in self.parts
-        )
+        return sum(part.parameter_count for part in self.parts)
 
     # Stepping
 
@@ -138,7 +133,7 @@ class Mixture(nn.Module):
         """One part appends T tokens; where a cache watches it, with its features, from the same pass."""
         part, before = self.parts[number], state.parts[number]
         if number not in self._watched:
-            row_BV, after = prefill(part, before, tokens_BT)
+            row_BV, after = part.prefill(before, tokens_BT)
             return _Read(row_BV.float(), after, None, None)
         hidden_BTD, after = part.read(before, tokens_BT)
         newest_BD, known_BD = hidden_BTD[:, -1], state.hidden[number]
@@ -252,10 +247,10 @@ class CountBuckets(OneBucket):
         return self.bucket_V[state.newest_B]
 
 
-def _bucketing(parts: Sequence[nn.Module], counts_V: Tensor) -> OneBucket:
+def _bucketing(parts: Sequence[Any], counts_V: Tensor) -> OneBucket:
     """The depth of the first part that knows it, else the count of the last token."""
     for number, part in enumerate(parts):
-        if hasattr(part, "depths"):
+        if part.context_depths is not None:
             return DepthBuckets(number)
     return CountBuckets(counts_V)
 

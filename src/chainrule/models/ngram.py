@@ -9,7 +9,7 @@ Legend: B batch, T time, V vocabulary, N order, K kept rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from torch import Tensor, nn
 
 from chainrule.engines.ngram import query
-from chainrule.engines.ngram.estimate import Plan, estimate
+from chainrule.engines.ngram.estimate import EstimationPlan, estimate
 from chainrule.engines.ngram.smoothing import SMOOTHINGS
-from chainrule.engines.ngram.table import Table, load_table
+from chainrule.engines.ngram.table import NgramTable, load_table
 from chainrule.errors import ConfigError, unknown_name
 from chainrule.registry import MODELS
-from chainrule.types import Vocabulary, select_rows
+from chainrule.types import ContextDepths, LineScorer, SteppingModel, Vocabulary, select_rows
 
 Smoothing = Literal[
     "mle",
@@ -89,16 +89,18 @@ class NgramConfig(BaseModel):
         return self
 
 
-@MODELS.register("ngram", family="ngram", task="lm", made_by="counting")
-class Ngram(nn.Module):
+@MODELS.register("ngram", family="ngram", task="lm")
+class Ngram(nn.Module, SteppingModel):
     """An n-gram table as a language model."""
 
     Config: ClassVar[type[NgramConfig]] = NgramConfig
+    fitting = "counting"
+    stores_arrays = True
     tracks = 1  # a text is scored in one piece: it costs nothing, and no context is cut
     chunk = 16384
     unigram_counts: Tensor
 
-    def __init__(self, config: NgramConfig, table: Table, counts_V: np.ndarray[Any, Any]) -> None:
+    def __init__(self, config: NgramConfig, table: NgramTable, counts_V: np.ndarray[Any, Any]) -> None:
         super().__init__()
         self.config, self.table = config, table
         self.eos, self.vocab_size = table.eos, table.vocab_size
@@ -120,7 +122,7 @@ class Ngram(nn.Module):
         note: Callable[[str], None] = lambda text: None,
     ) -> Self:
         """Count the n-grams of a text and smooth them. `valid` is another text, for smoothings that are fitted."""
-        plan = Plan(
+        plan = EstimationPlan(
             config.order, config.smoothing, config.delta, config.prune, bool(config.across_lines), config.quantize
         )
         table = estimate(
@@ -151,6 +153,14 @@ class Ngram(nn.Module):
         """One probability for every n-gram, one back-off weight for every context."""
         return len(self.table.arrays.probs) + len(self.table.arrays.backoffs)
 
+    @property
+    def line_scorer(self) -> LineScorer:
+        return self
+
+    @property
+    def context_depths(self) -> ContextDepths:
+        return self
+
     # Stepping
 
     def start(self, batch: int) -> Tensor:
@@ -180,20 +190,19 @@ class Ngram(nn.Module):
                 query.distribution(self.table.arrays, state_N, self.table.absent, nats_BTV[row, t])
         return torch.from_numpy(nats_BTV).to(tokens_BT.device), torch.from_numpy(states_BN)
 
-    def continued(self, state: Tensor, tokens: Sequence[int], count: int, least: float) -> tuple[list[int], Tensor]:
-        """Append tokens to one prefix -> at most `count` further ones, each the most probable, and the longer prefix.
+    def propose(self, state: Tensor, tokens_1T: Tensor, count: int, threshold: float) -> tuple[list[int], Tensor]:
+        """Append tokens to one prefix -> its most probable continuation, and the longer prefix.
 
-        They end where log p of all of them together would fall below `least`. The same could be had by steps; this way
-        it costs a fraction of what the steps of a network do.
+        Equal to steps, without the tensors of each step.
         """
         states_1N, nats_V = _copy(state), np.empty(self.vocab_size, np.float32)
-        self._append(states_1N[0], np.array(tokens, np.int64))
+        self._append(states_1N[0], _numbers(tokens_1T)[0])
         state_N, further = states_1N[0].copy(), []
         for left in range(count - 1, -1, -1):
             query.distribution(self.table.arrays, state_N, self.table.absent, nats_V)
             best = int(nats_V.argmax())
-            least -= float(nats_V[best])
-            if least > 0:
+            threshold -= float(nats_V[best])
+            if threshold > 0:
                 break
             further.append(best)
             if left:

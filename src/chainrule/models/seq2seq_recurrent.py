@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.base.compiling import left_out
+from chainrule.base.compiling import uncompiled
 from chainrule.layers.attention.source import SourceAttention, SourceStates
 from chainrule.layers.dropout import drop
 from chainrule.layers.recurrent.stack import Bidirectional, Recurrence, reverse
@@ -39,7 +39,7 @@ class Seq2SeqRnnConfig(PretrainedConfig):
     reversed_source: bool = Field(True, description="read the source backwards, so that its first words are the last")
 
 
-@MODELS.register("seq2seq-rnn", family="seq2seq", task="seq2seq")
+@MODELS.register("seq2seq-rnn", family="seq2seq", task="translation")
 class Seq2SeqRnn(Translator):
     """The encoder's last state is the decoder's first."""
 
@@ -86,7 +86,7 @@ class Attending(NamedTuple):
     fed_BH: Tensor | None
 
 
-@MODELS.register("seq2seq-attention", family="seq2seq", task="seq2seq")
+@MODELS.register("seq2seq-attention", family="seq2seq", task="translation")
 class Seq2SeqAttention(Translator):
     """A bidirectional encoder, and a decoder that looks at all its states at every step."""
 
@@ -109,7 +109,7 @@ class Seq2SeqAttention(Translator):
         embedded_BSD = self._drop(self.embed_source(source))
         with torch.autocast(embedded_BSD.device.type, enabled=False):
             encoded_BSE, states = self.encoder(embedded_BSD, lengths_B)
-            memory = self.attend.memory_of(encoded_BSE, None if lengths_B is None else source.mask_BS)
+            memory = self.attend.make_memory(encoded_BSE, None if lengths_B is None else source.mask_BS)
             first = self.first_state(states[-1][0]).tanh().split(self.config.hidden, 1)
         parts = self.decoder.cell.states
         recurrent = [first[start : start + parts] for start in range(0, len(first), parts)]
@@ -133,7 +133,7 @@ class Seq2SeqAttention(Translator):
             vector_BTH, weights_BTS = self.attend(hidden_BTH, state.memory)
             return self._drop(vector_BTH), weights_BTS, Attending(state.memory, recurrent, None)
 
-    @left_out  # a graph would unroll the loop step by step
+    @uncompiled  # a graph would unroll the loop step by step
     def _walk(self, state: Attending, embedded_BTD: Tensor) -> tuple[Tensor, Tensor, Attending]:
         """The same with input feeding: a step reads the vector of the one before, so they come one by one."""
         memory, recurrent, fed_BH = state

@@ -8,7 +8,6 @@ Legend: B batch, T time, S source time, N positions of all rows, D width, C the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -16,14 +15,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
-from chainrule.layers.attention.positions import AddedPositions, Rotary
-from chainrule.layers.attention.self_attention import KeyValueCache
-from chainrule.layers.attention.source_memory import Memory, source_mask, source_weights
-from chainrule.layers.blocks import Block, BlockShape, check_heads, initialise
+from chainrule.layers.attention.kv_cache import KeyValueCache
+from chainrule.layers.attention.source_memory import SourceMemory, source_mask, source_weights
+from chainrule.layers.blocks import Block, BlockShape, check_heads
 from chainrule.layers.dropout import drop
+from chainrule.layers.transformer_stack import TransformerStack, initialise
 from chainrule.models.translator import Translator, TranslatorConfig
 from chainrule.registry import MODELS
-from chainrule.types import OutputChoice, Source, State, Vocabulary
+from chainrule.types import OutputChoice, Preferences, Source, State, TextEncoder, Vocabulary
 
 
 class Seq2SeqTransformerConfig(TranslatorConfig):
@@ -46,31 +45,29 @@ class Seq2SeqTransformerConfig(TranslatorConfig):
 class Written(NamedTuple):
     """What the decoder remembers: the source, and its own positions so far."""
 
-    memory: Memory
+    memory: SourceMemory
     caches: list[State] | None  # of each block; None: all positions come at once
     length: int = 0  # positions so far
 
 
-class Stack(nn.Module):
-    """Positions, blocks and the last norm of one side."""
+class Stack(TransformerStack):
+    """One side of the model: positions, blocks and final norm."""
 
     def __init__(
         self,
         shape: BlockShape,
         layers: int,
         window: int,
+        positions: str,
         *,
         reads_source: bool,
-        rotary: Rotary | None = None,
-        positions: AddedPositions | None = None,
-        scale: float = 1.0,
-        block: Callable[..., Block] = Block,
+        scale: float | None = None,
+        make_block: Callable[..., Block] = Block,
     ) -> None:
-        """`scale` is that of the embeddings before `positions` are added; `block` makes a block."""
         super().__init__()
-        self.positions, self.scale = positions, scale
-        self.blocks = nn.ModuleList(block(shape, rotary, reads_source=reads_source) for _ in range(layers))
-        self.norm = shape.make_norm() if shape.pre else nn.Identity()
+        self.build_stack(
+            shape, layers, window, positions, scale=scale, make_block=make_block, reads_source=reads_source
+        )
         self.dropout, self.window = shape.dropout, window
 
     def embed(self, embedded_BTD: Tensor, before: int) -> Tensor:
@@ -80,10 +77,7 @@ class Stack(nn.Module):
                 f"got {before + embedded_BTD.shape[1]} tokens, but the model reads at most model.context = "
                 f"{self.window}; shorten the line or train with a larger context"
             )
-        stream_BTD = embedded_BTD * self.scale if self.scale != 1.0 else embedded_BTD
-        if self.positions is not None:
-            stream_BTD = self.positions(stream_BTD, before)
-        return drop(stream_BTD, self.dropout, training=self.training).flatten(0, 1)
+        return drop(self.add_positions(embedded_BTD, before), self.dropout, training=self.training).flatten(0, 1)
 
     def mask(self, new: int, before: int, seen_B11S: Tensor | None = None) -> Tensor | None:
         """What the blocks are given as their mask when `new` positions come after `before` others.
@@ -103,6 +97,16 @@ class EncoderDecoder(Translator):
 
     encoder: Stack
     decoder: Stack
+    first = None
+    reads_eos = True
+
+    @property
+    def max_tokens(self) -> int | None:
+        return self.window
+
+    @property
+    def text_encoder(self) -> TextEncoder:
+        return self
 
     def encode(self, source: Source) -> Tensor:
         """What the encoder makes of a source, BSD."""
@@ -110,30 +114,32 @@ class EncoderDecoder(Translator):
         B, S, _ = embedded_BSD.shape
         stream_ND = self.encoder.embed(embedded_BSD, 0)
         mask = self.encoder.mask(S, 0, source_mask(source.mask_BS))
-        for block in self.encoder.blocks:
-            stream_ND, _ = block(stream_ND, B, mask=mask, causal=False)
+        stream_ND, _ = self.encoder.run_blocks(stream_ND, B, mask=mask, causal=False)
         return self.encoder.leave(stream_ND).view(embedded_BSD.shape)
+
+    def encode_text(self, source: Source) -> Tensor:
+        return self.encode(source)
+
+    def layers(self, tokens_BS: Tensor, mask_BS: Tensor) -> list[Tensor] | None:
+        """None: the layers of the encoder cannot be read separately."""
+        return None
 
     def begin(self, source: Source, *, stepping: bool) -> Written:
         encoded_BSD = self.encode(source)
-        blocks = [block for block in self.decoder.blocks if isinstance(block, Block)]
-        memory = Memory([block.memory_of(encoded_BSD) for block in blocks], source_mask(source.mask_BS))
+        pairs = [block.make_memory(encoded_BSD) for block in self.decoder.block_list]
+        memory = SourceMemory(pairs, source_mask(source.mask_BS))
         if not stepping:
             return Written(memory, None)
-        batch, window = len(encoded_BSD), self.decoder.window
-        return Written(memory, [block.start(batch, window, encoded_BSD) for block in blocks])
+        return Written(memory, self.decoder.start_caches(len(encoded_BSD), self.decoder.window, encoded_BSD))
 
     def read(self, state: Written, tokens_BT: Tensor) -> tuple[Tensor, Written]:
         embedded_BTD = self.embedding(tokens_BT)
         (B, T), before = tokens_BT.shape, state.length
         stream_ND = self.decoder.embed(embedded_BTD, before)
-        mask, grown = self.decoder.mask(T, before), []
-        for number, block in enumerate(self.decoder.blocks):
-            cache = state.caches[number] if state.caches else None
-            stream_ND, cache = block(stream_ND, B, cache, mask=mask, memory=state.memory, layer=number)
-            grown.append(cache)
+        mask = self.decoder.mask(T, before)
+        stream_ND, caches = self.decoder.run_blocks(stream_ND, B, state.caches, mask=mask, memory=state.memory)
         hidden_BTD = self.decoder.leave(stream_ND).view(embedded_BTD.shape)
-        return hidden_BTD, Written(state.memory, grown if state.caches else None, before + T)
+        return hidden_BTD, Written(state.memory, caches if state.caches else None, before + T)
 
     def rewindable(self, state: Written) -> int | None:
         if state.caches is None or not all(isinstance(cache, KeyValueCache) for cache in state.caches):
@@ -142,31 +148,29 @@ class EncoderDecoder(Translator):
 
     def rewind(self, state: Written, count: int) -> Written:
         assert state.caches is not None
-        return Written(state.memory, [cache.cut(count) for cache in state.caches], state.length - count)
+        return Written(state.memory, [cache.remove_last(count) for cache in state.caches], state.length - count)
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
         """The weights of the last layer, averaged over its heads, BTS."""
         state, (B, T) = self.begin(source, stepping=False), tokens_BT.shape
         stream_ND, mask = self.decoder.embed(self.embedding(self.shifted(tokens_BT)), 0), self.decoder.mask(T, 0)
-        last = len(self.decoder.blocks) - 1
-        for number, block in enumerate(self.decoder.blocks):
-            assert isinstance(block, Block)
-            if number == last:
-                return source_weights(block.query(stream_ND, B, mask), state.memory, last, block.shape.scale)
+        *before, last = self.decoder.block_list
+        for number, block in enumerate(before):
             stream_ND, _ = block(stream_ND, B, mask=mask, memory=state.memory, layer=number)
-        raise AssertionError("a decoder has at least one layer")
+        return source_weights(last.source_query(stream_ND, B, mask), state.memory, len(before), last.shape.scale)
 
 
-@MODELS.register("seq2seq-transformer", family="seq2seq", task="seq2seq")
+@MODELS.register("seq2seq-transformer", family="seq2seq", task="translation")
 class Seq2SeqTransformer(EncoderDecoder):
     """Encoder, masked decoder, cross-attention."""
 
     Config = Seq2SeqTransformerConfig
+    prefers = Preferences(optimizer="muon")
 
     def __init__(self, config: Seq2SeqTransformerConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output, config.embedding)
         self.encoder = _stack(config, config.encoder_layers, reads_source=False)
-        self.decoder = _stack(config, config.decoder_layers, reads_source=True, block=self.decoder_block(config))
+        self.decoder = _stack(config, config.decoder_layers, reads_source=True, make_block=self.decoder_block(config))
         self.window = config.context
         for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in this order: same seed, same model
             nn.init.normal_(table.weight, std=config.embedding**-0.5 if self.encoder.scale != 1.0 else 0.02)
@@ -177,10 +181,10 @@ class Seq2SeqTransformer(EncoderDecoder):
 
 
 def _stack(
-    config: Seq2SeqTransformerConfig, layers: int, *, reads_source: bool, block: Callable[..., Block] = Block
+    config: Seq2SeqTransformerConfig, layers: int, *, reads_source: bool, make_block: Callable[..., Block] = Block
 ) -> Stack:
     """One side of the model that a configuration describes, freshly initialised."""
-    head_width = check_heads(config.embedding, config.heads, config.positions)
+    check_heads(config.embedding, config.heads, config.positions)
     shape = BlockShape(
         width=config.embedding,
         heads=config.heads,
@@ -191,17 +195,6 @@ def _stack(
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
     )
-    added = config.positions in ("learned", "sinusoidal")
-    stack = Stack(
-        shape,
-        layers,
-        config.context,
-        reads_source=reads_source,
-        rotary=Rotary(config.context, head_width) if config.positions == "rotary" else None,
-        positions=AddedPositions(config.positions, config.context, config.embedding) if added else None,
-        # The sinusoidal table has entries of size 1: embeddings are brought to the same size, as published.
-        scale=math.sqrt(config.embedding) if config.positions == "sinusoidal" else 1.0,
-        block=block,
-    )
+    stack = Stack(shape, layers, config.context, config.positions, reads_source=reads_source, make_block=make_block)
     initialise(stack, layers)
     return stack

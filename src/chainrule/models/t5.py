@@ -67,13 +67,13 @@ class RelativeStack(Stack):
             eps=config.eps,
             gated=config.gated,
         )
-        super().__init__(shape, layers, config.context, reads_source=reads_source, scale=math.sqrt(config.embedding))
+        scale = math.sqrt(config.embedding)
+        super().__init__(shape, layers, config.context, "relative", reads_source=reads_source, scale=scale)
         self.relative = RelativePositions(
-            config.heads, config.buckets, config.distance, config.context, both_ways=not reads_source
+            config.heads, config.buckets, config.distance, config.context, bidirectional=not reads_source
         )
         nn.init.normal_(self.relative.table_UH, std=config.embedding**-0.5)
-        for block in self.blocks:
-            assert isinstance(block, Block)
+        for block in self.block_list:
             initialise_block(block)
 
     def mask(self, new: int, before: int, seen_B11S: Tensor | None = None) -> Tensor:
@@ -85,7 +85,7 @@ class RelativeStack(Stack):
         return drop(super().leave(stream_ND), self.dropout, training=self.training)
 
 
-@MODELS.register("t5", family="t5", task="seq2seq")
+@MODELS.register("t5", family="t5", task="translation")
 class T5(EncoderDecoder):
     """Encoder and decoder with relative positions, over a vocabulary with sentinels.
 
@@ -120,8 +120,8 @@ def initialise_block(block: Block) -> None:
     Queries start smaller by √E, in place of the scores, which are never scaled.
     """
     shape = block.shape
-    query_std = (shape.width * shape.inside / shape.heads) ** -0.5
+    query_std = (shape.width * shape.attention_width / shape.heads) ** -0.5
     for name, parameter in block.named_parameters():
         if parameter.dim() == 2:
             nn.init.normal_(parameter, std=query_std if "project_query" in name else parameter.shape[1] ** -0.5)
-    nn.init.normal_(block.project_in.weight[: shape.inside], std=query_std)
+    nn.init.normal_(block.project_in.weight[: shape.attention_width], std=query_std)

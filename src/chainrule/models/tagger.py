@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from chainrule.layers.crf import ChainField
+from chainrule.layers.crf import LinearChainCrf
 from chainrule.models.classifier import LabelConfig, LabelModel
 from chainrule.registry import MODELS
 from chainrule.types import Batch, OutputChoice, Outputs, State, Vocabulary
@@ -29,7 +29,7 @@ class TaggerConfig(LabelConfig):
     crf: bool = Field(False, description="tags know the one before: a chain, and its best path")
 
 
-@MODELS.register("tagger", family="tagger", task="classifier", objective="labels")
+@MODELS.register("tagger", family="tagger", task="tags", objective="labels")
 class Tagger(LabelModel):
     """p(tag of each word | sentence)."""
 
@@ -40,7 +40,7 @@ class Tagger(LabelModel):
     def __init__(self, config: TaggerConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output)
         self.network = self.make_network()
-        self.chain = ChainField(len(config.labels)) if config.crf else None
+        self.chain = LinearChainCrf(len(config.labels)) if config.crf else None
 
     def forward(self, batch: Batch, state: State = None) -> Outputs:
         """Read the sentences of a batch -> the scores of each word's tags, BTL."""
@@ -54,7 +54,7 @@ class Tagger(LabelModel):
         assert batch.weights_BT is not None
         scores_BTL = outputs.hidden_BTD.float()
         if self.chain is not None:
-            return self.chain.nats(scores_BTL, batch.targets_BT, batch.weights_BT > 0)
+            return self.chain.negative_log_prob(scores_BTL, batch.targets_BT, batch.weights_BT > 0)
         nats_BT = F.cross_entropy(scores_BTL.transpose(1, 2), batch.targets_BT, reduction="none")
         return (nats_BT * batch.weights_BT).sum(1)
 

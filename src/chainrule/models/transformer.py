@@ -7,16 +7,17 @@ Legend: B batch, T time, N = B·T positions, D width.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.layers.attention.positions import AddedPositions, Rotary
-from chainrule.layers.attention.self_attention import KeyValueCache
-from chainrule.layers.blocks import Block, BlockShape, check_heads, initialise
+from chainrule.layers.attention.kv_cache import KeyValueCache
+from chainrule.layers.blocks import BlockShape, check_heads
+from chainrule.layers.encoders.transformer import TransformerShape
+from chainrule.layers.transformer_stack import TransformerStack, initialise
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.types import Preferences
 
 
 class TransformerConfig(LanguageModelConfig):
@@ -35,22 +36,18 @@ class TransformerConfig(LanguageModelConfig):
 
 
 @language_model("transformer", family="transformer")
-class Transformer(FeatureLayer):
+class Transformer(TransformerStack, FeatureLayer):
     """Masked multi-head self-attention over a window: the GPT decoder."""
 
     Config = TransformerConfig
+    encodes = True
+    prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)
     rewinds = True
 
     def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
         super().__init__(config, embedding)
-        head_width = check_heads(config.embedding, config.heads, config.positions)
+        check_heads(config.embedding, config.heads, config.positions)
         self.width, self.window = config.embedding, config.context
-        self.heads, self.head_width = config.heads, head_width
-        rotary = Rotary(config.context, head_width) if config.positions == "rotary" else None
-        added = config.positions in ("learned", "sinusoidal")
-        self.positions = AddedPositions(config.positions, config.context, config.embedding) if added else None
-        # The sinusoidal table has entries of size 1: embeddings are brought to the same size, as published.
-        self.scale = math.sqrt(config.embedding) if config.positions == "sinusoidal" else 1.0
         shape = BlockShape(
             width=config.embedding,
             heads=config.heads,
@@ -62,29 +59,32 @@ class Transformer(FeatureLayer):
             attention_dropout=config.dropout,
             eps=config.eps,
         )
-        self.chain = [Block(shape, rotary) for _ in range(config.layers)]
-        self.blocks = nn.ModuleList(self.chain)
-        self.norm = shape.make_norm() if shape.pre else nn.Identity()
+        self.build_stack(shape, config.layers, config.context, config.positions)
         initialise(self, config.layers)
         nn.init.normal_(embedding.weight, std=0.02)
 
+    @classmethod
+    def encoder_shape(cls, config: TransformerConfig, vocab_size: int, eos: int) -> TransformerShape:
+        """Its texts begin with `eos`, as those of the language model."""
+        outside = {name for name in LanguageModelConfig.model_fields if name != "dropout"} | {"feedforward"}
+        return TransformerShape(
+            **config.model_dump(exclude=outside),
+            vocab_size=vocab_size,
+            width=config.embedding,
+            inner=config.feedforward or 4 * config.embedding,
+            first=eos,
+        )
+
     def start(self, batch: int) -> list[KeyValueCache]:
-        like = next(self.parameters())
-        return [KeyValueCache.empty(batch, self.heads, self.window or 0, self.head_width, like) for _ in self.blocks]
+        return self.start_caches(batch, self.window or 0, next(self.parameters()))
 
     def rewind(self, state: list[KeyValueCache], count: int) -> list[KeyValueCache]:
-        return [cache.cut(count) for cache in state]
+        return [cache.remove_last(count) for cache in state]
 
     def forward(
         self, embedded_BTD: Tensor, state: list[KeyValueCache] | None
     ) -> tuple[Tensor, list[KeyValueCache] | None]:
         """embedded_BTD after the tokens in the caches -> features BTD and the longer caches."""
-        stream_BTD = embedded_BTD * self.scale if self.scale != 1.0 else embedded_BTD
-        if self.positions is not None:
-            stream_BTD = self.positions(stream_BTD, state[0].length if state else 0)
-        batch, stream_ND = len(embedded_BTD), stream_BTD.flatten(0, 1)
-        grown: list[KeyValueCache] = []
-        for number, block in enumerate(self.chain):
-            stream_ND, cache = block.forward(stream_ND, batch, state[number] if state else None)
-            grown.append(cache)
-        return self.norm(stream_ND).view(embedded_BTD.shape), grown if state is not None else None
+        stream_ND = self.add_positions(embedded_BTD, state[0].length if state else 0).flatten(0, 1)
+        stream_ND, caches = self.run_blocks(stream_ND, len(embedded_BTD), state)
+        return self.norm(stream_ND).view(embedded_BTD.shape), caches if state is not None else None

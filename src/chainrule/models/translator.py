@@ -11,7 +11,7 @@ Legend: B batch, T time, S source time, V vocabulary, D width, K kept rows.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from chainrule.errors import ConfigError
 from chainrule.layers.encoders.bert import BertEncoder as BertEncoder  # offered to what fills it with weights
 from chainrule.layers.encoders.bert import BertShape as BertShape
-from chainrule.layers.encoders.encoders import EncoderShape
+from chainrule.layers.encoders.build import EncoderShape
 from chainrule.layers.encoders.pretrained import PretrainedFeatures
-from chainrule.types import Batch, OutputChoice, Outputs, Source, State, Vocabulary, select_rows
+from chainrule.types import Batch, OutputChoice, Outputs, Source, State, SteppingModel, Vocabulary, select_rows
 
 
 class TranslatorConfig(BaseModel):
@@ -58,13 +58,12 @@ class PretrainedConfig(TranslatorConfig):
         return self
 
 
-class Translator(nn.Module):
+class Translator(nn.Module, SteppingModel):
     """p(y | x) by embedding, encoder, decoder and output layer. Subclasses give `begin` and `read`."""
 
     Config: ClassVar[type[TranslatorConfig]] = TranslatorConfig
     window: int | None = None  # the most tokens that either side may have
-    attends: ClassVar[bool] = True  # whether it can say where it looked
-    modes: ClassVar[tuple[str, ...]] = ("ar",)  # how it can write: `hybrid` knows more ways than step by step
+    attends: ClassVar[bool] = True
     unigram_counts: Tensor
 
     def __init__(self, config: TranslatorConfig, vocabulary: Vocabulary, output: OutputChoice, width: int) -> None:
@@ -90,6 +89,17 @@ class Translator(nn.Module):
         self.output = output.layer(output.config, config.embedding if tied else width, vocabulary)
         if tied:
             self.output.tie(self.embedding.weight)
+
+    @property
+    def word_table(self) -> nn.Embedding | None:
+        """The embedding of the target tokens."""
+        return self.embedding
+
+    @property
+    def source_table(self) -> nn.Embedding | None:
+        """The embedding of the source tokens, where it is another table than that of the target."""
+        own = None if self.pretrained is not None else self.source_embedding
+        return None if own is self.embedding else own
 
     # What a subclass gives
 
@@ -139,14 +149,6 @@ class Translator(nn.Module):
         hidden_BTD, state = self.read(state, tokens_BT)
         return self.output.log_probs(self._bridged(hidden_BTD).flatten(0, 1)).unflatten(0, tokens_BT.shape), state
 
-    def rewindable(self, state: State) -> int | None:
-        """How many tokens can be read now and then be taken back by `rewind`; None: never any."""
-        return None
-
-    def rewind(self, state: State, count: int) -> State:
-        """The prefix without its last `count` tokens, which were read since `rewindable` said how many can be."""
-        raise TypeError(f"{type(self).__name__} cannot take back what it has read")
-
     def select(self, state: State, rows_K: Tensor) -> State:
         """Row k of the result is row rows_K[k] of the state."""
         return select_rows(state, rows_K)
@@ -185,21 +187,37 @@ def _pretrained(config: TranslatorConfig, tokens: int) -> PretrainedFeatures | N
     return PretrainedFeatures(shape, config.embedding, tuned=config.tuned)
 
 
-class Given(nn.Module):
+class Given(nn.Module, SteppingModel):
     """A translator with its source fixed: a language model of the target, for whatever works on those.
 
     So many starts are those of the source's first rows.
     """
 
-    def __init__(self, model: Any, source: Source) -> None:
+    def __init__(self, model: Translator, source: Source) -> None:
         super().__init__()
         self.model, self.source = model, source
-        self.step, self.prefill, self.select = model.step, model.prefill, model.select
-        self.extend, self.rewindable, self.rewind = model.extend, model.rewindable, model.rewind
         self.vocab_size, self.eos = model.vocab_size, model.eos
 
     def start(self, batch: int) -> State:
         return self.model.start(Source(*(part[:batch] for part in self.source)))
+
+    def step(self, state: State, token_B: Tensor) -> tuple[Tensor, State]:
+        return self.model.step(state, token_B)
+
+    def prefill(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        return self.model.prefill(state, tokens_BT)
+
+    def extend(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        return self.model.extend(state, tokens_BT)
+
+    def select(self, state: State, rows_K: Tensor) -> State:
+        return self.model.select(state, rows_K)
+
+    def rewindable(self, state: State) -> int | None:
+        return self.model.rewindable(state)
+
+    def rewind(self, state: State, count: int) -> State:
+        return self.model.rewind(state, count)
 
     def log_probs(self, tokens_BT: Tensor) -> Tensor:
         source = Source(*(part[: len(tokens_BT)] for part in self.source))

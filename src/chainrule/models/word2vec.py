@@ -7,19 +7,23 @@ Legend: V words, D width.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import torch
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from chainrule.base.arrays import open_arrays, write_arrays
 from chainrule.config import Section
-from chainrule.engines.word2vec.kernels import Options, Weights
-from chainrule.engines.word2vec.sweeps import Plan
+from chainrule.engines.word2vec.kernels import SweepOptions, Word2VecWeights
+from chainrule.engines.word2vec.sweeps import SweepPlan
 from chainrule.errors import ConfigError, RunError
+from chainrule.layers.encoders.bag import BagShape
 from chainrule.registry import MODELS
+from chainrule.types import Model, WordVectors
 
 Array = np.ndarray[Any, Any]
 ARRAYS = ("vectors", "outputs", "nodes", "counts", "ids")
@@ -63,9 +67,9 @@ class Word2VecConfig(Section):
             )
         return self
 
-    def plan(self, seed: int) -> Plan:
+    def plan(self, seed: int) -> SweepPlan:
         """The same for the loops."""
-        options = Options(
+        options = SweepOptions(
             skip_gram=bool(self.sg),
             hierarchical=bool(self.hs),
             negatives=self.negative,
@@ -73,11 +77,11 @@ class Word2VecConfig(Section):
             shrink=self.shrink_windows,
             mean=bool(self.cbow_mean),
         )
-        return Plan(options, self.sample, self.ns_exponent, seed)
+        return SweepPlan(options, self.sample, self.ns_exponent, seed)
 
 
-@MODELS.register("word2vec", family="word2vec", task="embedding", made_by="sweeps")
-class Word2Vec(nn.Module):
+@MODELS.register("word2vec", family="word2vec", task="vectors")
+class Word2Vec(nn.Module, Model):
     """Vectors of words, and what they were learned with.
 
     Rows may be longer than a vector, filled up with zeros as training wants them; they are kept and saved as they are,
@@ -85,11 +89,13 @@ class Word2Vec(nn.Module):
     """
 
     Config: ClassVar[type[Word2VecConfig]] = Word2VecConfig
+    fitting = "sweeps"
+    stores_arrays = True
 
     def __init__(
         self,
         config: Word2VecConfig,
-        weights: Weights,
+        weights: Word2VecWeights,
         ids_V: Array,
         counts_V: Array,
         vocab_size: int,
@@ -100,6 +106,25 @@ class Word2Vec(nn.Module):
         self.config, self.weights, self.vocab_size = config, weights, vocab_size
         self.ids_V, self.counts_V, self.standing = ids_V, counts_V, standing
         self.vectors_VD, self.output_VD, self.nodes_VD = (rows_VD[:, : config.vector_size] for rows_VD in weights)
+
+    encodes = True
+
+    @classmethod
+    def encoder_shape(cls, config: Word2VecConfig, vocab_size: int, eos: int) -> BagShape:
+        return BagShape(vocab_size=vocab_size, width=config.vector_size)
+
+    @classmethod
+    def encoder_weights(
+        cls, config: Word2VecConfig, weights: Mapping[str, Tensor], vocab_size: int
+    ) -> dict[str, Tensor]:
+        """Tokens without a vector, such as `eos`, get zeros."""
+        table_ID = torch.zeros(vocab_size, config.vector_size)
+        table_ID[weights["ids"].to(torch.int64)] = weights["vectors"][:, : config.vector_size].to(torch.float32)
+        return {"word_table.weight": table_ID}
+
+    @property
+    def word_vectors(self) -> WordVectors:
+        return WordVectors(self.ids_V, self.vectors_VD)
 
     def save(self, path: Path) -> None:
         """Write the model to a file: it is its own checkpoint."""
@@ -113,7 +138,7 @@ class Word2Vec(nn.Module):
         if set(arrays) != set(ARRAYS) or not {"vocab_size", "standing"} <= set(about):
             raise RunError(f"{path} is not of a word2vec model; restore the run's own file")
         inputs_VD, outputs_VD, nodes_VD, counts_V, ids_V = (arrays[name] for name in ARRAYS)
-        weights = Weights(inputs_VD, outputs_VD, nodes_VD)
+        weights = Word2VecWeights(inputs_VD, outputs_VD, nodes_VD)
         return cls(config, weights, ids_V, counts_V, int(about["vocab_size"]), json.loads(about["standing"]))
 
     @property

@@ -6,24 +6,19 @@ row itself, and this objective is what asks for them, and for batches of labelle
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from chainrule.config import Section
 from chainrule.registry import OBJECTIVES
-from chainrule.types import Batch, Loss, State
+from chainrule.types import Batch, Loss, Objective, State
 
 
 @OBJECTIVES.register("labels")
-class Labels:
+class Labels(Objective):
     """The model reads a text and is to tell its labels."""
-
-    reads: ClassVar[str] = "labels"  # the batches it is to be given
 
     class Config(Section):
         """No options."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
 
     def loss(self, model: Any, batch: Batch, state: State, step: int) -> Loss:
         """The nats of all rows, and how many texts, or words, they are of."""

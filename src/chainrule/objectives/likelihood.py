@@ -6,7 +6,7 @@ from typing import Any
 
 from chainrule.config import Section
 from chainrule.registry import OBJECTIVES
-from chainrule.types import Batch, Loss, Outputs, State
+from chainrule.types import Batch, Loss, Objective, Outputs, State
 
 
 def output_loss(model: Any, outputs: Outputs, batch: Batch) -> Loss:
@@ -21,14 +21,11 @@ def output_loss(model: Any, outputs: Outputs, batch: Batch) -> Loss:
 
 
 @OBJECTIVES.register("likelihood")
-class Likelihood:
+class Likelihood(Objective):
     """The model reads the true text and is to predict it."""
 
     class Config(Section):
         """No options."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
 
     def loss(self, model: Any, batch: Batch, state: State, step: int) -> Loss:
         return output_loss(model, model(batch, state), batch)

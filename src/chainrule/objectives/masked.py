@@ -7,28 +7,27 @@ Legend: B batch, T time, N chosen places, D width.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from chainrule.config import Section
+from chainrule.data.masks import MASK_SHARE, RANDOM_SHARE, RATE
 from chainrule.errors import ConfigError
 from chainrule.registry import OBJECTIVES
-from chainrule.types import Batch, Loss, State
+from chainrule.types import Batch, Loss, Objective, State
 
 
 @OBJECTIVES.register("masked")
-class Masked:
+class Masked(Objective):
     """-log p of the chosen words, whether they were hidden, replaced or kept."""
-
-    reads: ClassVar[str] = "masks"  # the batches it is to be given
 
     class Config(Section):
         """How many words are chosen, and what becomes of them."""
 
-        rate: float = Field(0.15, gt=0, lt=1, description="share of the tokens that are chosen")
-        mask_share: float = Field(0.8, ge=0, le=1, description="of those, the share that [MASK] hides")
-        random_share: float = Field(0.1, ge=0, le=1, description="and the share that another token replaces")
+        rate: float = Field(RATE, gt=0, lt=1, description="share of the tokens that are chosen")
+        mask_share: float = Field(MASK_SHARE, ge=0, le=1, description="of those, the share that [MASK] hides")
+        random_share: float = Field(RANDOM_SHARE, ge=0, le=1, description="and the share that another token replaces")
         whole_word: bool = Field(False, description="choose all pieces of a word or none")
 
         @model_validator(mode="after")
@@ -39,9 +38,6 @@ class Masked:
                     "more than 1 together; what is left of 1 is the share of chosen words that stay as they are"
                 )
             return self
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
 
     def loss(self, model: Any, batch: Batch, state: State, step: int) -> Loss:
         """The loss on the chosen places alone; the model gives their features, 1ND."""

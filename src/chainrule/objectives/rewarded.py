@@ -26,7 +26,7 @@ from chainrule.config import Section
 from chainrule.errors import ConfigError
 from chainrule.objectives.likelihood import output_loss
 from chainrule.objectives.rollout import Drawn, draw, drawn_from, sequences
-from chainrule.types import Batch, Loss, Source, State
+from chainrule.types import Batch, Loss, Objective, Source, State
 
 Reward = Callable[[list[list[int]], list[list[int]]], np.ndarray[Any, Any]]
 """N rows of tokens and the references of each, all without `eos` -> N rewards from 0 to 1."""
@@ -50,7 +50,7 @@ class RewardedConfig(Section):
     max_ratio: float = Field(1.5, ge=1, description="longest translation, as a multiple of the longest reference")
 
 
-class Rewarded:
+class Rewarded(Objective):
     """An objective that draws translations and has them rewarded. Subclasses give `portions`.
 
     The count of its loss is the number of reference tokens, as in likelihood, and the portions together stand for one
@@ -61,11 +61,8 @@ class Rewarded:
 
     name: ClassVar[str]
     needs_reward: ClassVar[bool] = True
-    reward: Reward  # whoever makes the objective gives it: it needs the tokeniser
-
-    def __init__(self, config: RewardedConfig) -> None:
-        self.config = config
-        self.figures: dict[str, float] = {}  # of the last batch, for the log
+    config: RewardedConfig
+    reward: Reward  # set by the trainer: it needs the tokeniser
 
     @abstractmethod
     def portions(self, model: Any, batch: Batch, source: Source) -> Iterator[Tensor]:

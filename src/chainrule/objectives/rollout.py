@@ -53,7 +53,7 @@ def draw(
     """
     W, B = samples + greedy, len(source.tokens_BS)
     together = max(1, min(MOST_ROWS, TABLE_ENTRIES // int(model.output.size)) // W)
-    limit = min(limit, getattr(model, "window", None) or limit)
+    limit = min(limit, model.window or limit)
     tokens_NT = source.tokens_BS.new_full((B * W, limit), eos)
     longest = 0
     with at_rest(model):

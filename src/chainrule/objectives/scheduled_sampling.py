@@ -23,7 +23,7 @@ from chainrule.config import Section
 from chainrule.objectives.likelihood import output_loss
 from chainrule.objectives.rollout import in_parts, pick
 from chainrule.registry import OBJECTIVES
-from chainrule.types import Batch, Loss, State
+from chainrule.types import Batch, Loss, Objective, State
 
 
 def linear_decay(step: int, start: float, slope: float, least: float) -> float:
@@ -42,8 +42,10 @@ def inverse_sigmoid_decay(step: int, k: float) -> float:
 
 
 @OBJECTIVES.register("scheduled-sampling")
-class ScheduledSampling:
+class ScheduledSampling(Objective):
     """Maximum likelihood on inputs that are partly the model's own."""
+
+    config: Config
 
     class Config(Section):
         """How the share of true words falls, and how the model's own are drawn."""
@@ -55,9 +57,6 @@ class ScheduledSampling:
         base: float = Field(0.9995, gt=0, lt=1, description="exponential: ε = base^step")
         k: float = Field(500.0, ge=1, description="inverse-sigmoid: ε = k/(k + exp(step/k))")
         by: Literal["auto", "steps", "two-pass"] = Field("auto", description="auto: two-pass for models with a window")
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
 
     def truth(self, step: int) -> float:
         """ε: the probability that an input is the true word."""
@@ -78,7 +77,7 @@ class ScheduledSampling:
         """The inputs with some words replaced by the model's own; the first is always true -> BT."""
         by = self.config.by
         if by == "auto":
-            by = "two-pass" if getattr(model, "window", None) else "steps"
+            by = "two-pass" if model.window else "steps"
         true_BT = torch.rand(batch.inputs_BT.shape, device=batch.inputs_BT.device) < chance
         true_BT[:, 0] = True
         draw = self._by_steps if by == "steps" else self._by_two_passes

@@ -6,19 +6,15 @@ from data/spans.py; on them the loss is the likelihood's.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from chainrule.objectives.likelihood import Likelihood
 from chainrule.registry import OBJECTIVES
 
 
-@OBJECTIVES.register("spans")
+@OBJECTIVES.register("spans", task="spans")
 class Spans(Likelihood):
     """The model reads a text with gaps and is to write what was in them."""
-
-    reads: ClassVar[str] = "spans"  # the batches it is to be given
 
     class Config(Likelihood.Config):
         """How much of the text goes into gaps, and how long these are."""

@@ -1,4 +1,4 @@
-"""A picture of points, as an SVG file: time to the right in powers of ten, quality upwards."""
+"""Scatter plots as SVG: x on a logarithmic scale, y on a linear one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960, 560, 64, 250, 44, 56
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#8c564b", "#7f7f7f", "#bcbd22")
-"""Told apart by people who see few colours too (Okabe & Ito, 2008), then some more."""
+"""Distinguishable with colour blindness (Okabe & Ito, 2008), then some more."""
 
-
-Place = Callable[[float, float], tuple[float, float]]
-"""Where in the picture a point stands."""
+Projection = Callable[[float, float], tuple[float, float]]
+"""Maps the values of a point to its coordinates in the picture."""
 
 
 class Dot(NamedTuple):
-    """A point with its series, which has one colour and one entry in the legend."""
+    """A point of a series; each series has one colour and one entry in the legend."""
 
     series: str
     label: str
@@ -27,50 +26,51 @@ class Dot(NamedTuple):
 
 
 def scatter(dots: Sequence[Dot], *, title: str, x_title: str, y_title: str) -> str:
-    """The points as an SVG document; those of a series, full and hollow ones apart, are joined in their order."""
-    x_low, x_high = _decades([dot.x for dot in dots])
+    """Return an SVG document of the points. Lines join the filled and the hollow points of each series, in order."""
+    x_low, x_high = _log_range([dot.x for dot in dots])
     y_low, y_high, y_step = _range([dot.y for dot in dots])
 
-    def place(x: float, y: float) -> tuple[float, float]:
+    def project(x: float, y: float) -> tuple[float, float]:
         right = (math.log10(x) - x_low) / (x_high - x_low)
         up = (y - y_low) / (y_high - y_low)
         return LEFT + right * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
 
-    parts = [*_frame(title, x_title, y_title), *_x_ticks(x_low, x_high, place), *_y_ticks(y_low, y_high, y_step, place)]
+    parts = [*_frame(title, x_title, y_title), *_x_ticks(x_low, x_high, project)]
+    parts += _y_ticks(y_low, y_high, y_step, project)
     for number, series in enumerate(dict.fromkeys(dot.series for dot in dots)):
         colour, top = COLOURS[number % len(COLOURS)], TOP + 10 + 20 * number
         own = [dot for dot in dots if dot.series == series]
         for hollow in (False, True):
-            parts += _joined([(dot, *place(dot.x, dot.y)) for dot in own if dot.hollow == hollow], colour)
+            parts += _draw_line([(dot, *project(dot.x, dot.y)) for dot in own if dot.hollow == hollow], colour)
         parts.append(f'<circle cx="{WIDTH - RIGHT + 22}" cy="{top}" r="4.5" fill="{colour}"/>')
         parts.append(f'<text x="{WIDTH - RIGHT + 34}" y="{top + 4}" font-size="12">{escape(series)}</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">'
     return "\n".join([head, *parts, "</svg>\n"])
 
 
-def _joined(placed: list[tuple[Dot, float, float]], colour: str) -> list[str]:
-    """Dots with their labels, and the line through them."""
-    line = " ".join(f"{x:.1f},{y:.1f}" for _, x, y in placed)
+def _draw_line(points: list[tuple[Dot, float, float]], colour: str) -> list[str]:
+    """Dots with their labels, and the line that joins them."""
+    line = " ".join(f"{x:.1f},{y:.1f}" for _, x, y in points)
     drawn = [f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-opacity="0.35"/>']
-    for dot, x, y in placed:
+    for dot, x, y in points:
         inside = "white" if dot.hollow else colour
         drawn.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{inside}" stroke="{colour}">'
-            f"<title>{_told(dot)}</title></circle>"
+            f"<title>{_tooltip(dot)}</title></circle>"
         )
         drawn.append(f'<text x="{x + 7:.1f}" y="{y + 3.5:.1f}" font-size="10">{escape(dot.label)}</text>')
     return drawn
 
 
-def _told(dot: Dot) -> str:
+def _tooltip(dot: Dot) -> str:
     return escape(f"{dot.series} {dot.label}".strip() + f": {dot.x:.3g}, {dot.y:.3g}")
 
 
-def _decades(values: Sequence[float]) -> tuple[float, float]:
-    """The logarithms between which values lie, with some room."""
+def _log_range(values: Sequence[float]) -> tuple[float, float]:
+    """Bounds of the logarithms of the values, with a margin."""
     low, high = math.log10(min(values)), math.log10(max(values))
-    room = max(0.05 * (high - low), 0.1)
-    return low - room, high + room
+    margin = max(0.05 * (high - low), 0.1)
+    return low - margin, high + margin
 
 
 def _range(values: Sequence[float]) -> tuple[float, float, float]:
@@ -93,7 +93,7 @@ def _frame(title: str, x_title: str, y_title: str) -> list[str]:
     ]
 
 
-def _x_ticks(low: float, high: float, place: Place) -> list[str]:
+def _x_ticks(low: float, high: float, project: Projection) -> list[str]:
     ticks = [
         factor * 10.0**power
         for power in range(math.floor(low), math.ceil(high) + 1)
@@ -102,7 +102,7 @@ def _x_ticks(low: float, high: float, place: Place) -> list[str]:
     ]
     drawn = []
     for tick in ticks:
-        x, _ = place(tick, 0.0)
+        x, _ = project(tick, 0.0)
         drawn.append(f'<path d="M{x:.1f},{HEIGHT - BOTTOM} v5" stroke="#444"/>')
         drawn.append(
             f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 19}" font-size="11" text-anchor="middle">{tick:g}</text>'
@@ -110,11 +110,11 @@ def _x_ticks(low: float, high: float, place: Place) -> list[str]:
     return drawn
 
 
-def _y_ticks(low: float, high: float, step: float, place: Place) -> list[str]:
+def _y_ticks(low: float, high: float, step: float, project: Projection) -> list[str]:
     drawn = []
     for number in range(round((high - low) / step) + 1):
         value = low + number * step
-        _, y = place(1.0, value)
+        _, y = project(1.0, value)
         drawn.append(f'<path d="M{LEFT},{y:.1f} H{WIDTH - RIGHT}" stroke="#ddd"/>')
         drawn.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" font-size="11" text-anchor="end">{value:.6g}</text>')
     return drawn

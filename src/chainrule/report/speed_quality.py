@@ -1,4 +1,4 @@
-"""Quality against time: one table and one picture of contenders in all their ways."""
+"""Quality against decoding time: a table and a plot of all contenders in all their decoding modes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def table(points: Sequence[Point]) -> list[tuple[str, ...]]:
-    """Headings and one row a point, as text."""
+    """Return the headings and one row of text per point."""
     translates = any(point.quality.bleu is not None for point in points)
     batches = sorted({batch for point in points for batch in point.milliseconds})
     unit = "ms/line" if translates else "ms/100 tokens"
@@ -20,24 +20,24 @@ def table(points: Sequence[Point]) -> list[tuple[str, ...]]:
     headings = ("model", "way", "parameters", *quality, "bits/byte", "passes")
     rows = [(*headings, *(f"{unit}, batch {batch}" for batch in batches))]
     for point in points:
-        found = point.quality
-        measured = (f"{found.bleu:.2f}", f"{found.bleu_lowercase:.2f}") if translates else ()
+        measured = point.quality
+        bleu = (f"{measured.bleu:.2f}", f"{measured.bleu_lowercase:.2f}") if translates else ()
         times = (f"{point.milliseconds[batch]:.2f}" if batch in point.milliseconds else "" for batch in batches)
-        passes = "" if found.passes is None else f"{found.passes:.2f}"
-        told = (point.name, point.way, f"{point.parameters:,}", *measured, f"{found.bits_per_byte:.3f}", passes)
-        rows.append((*told, *times))
+        passes = "" if measured.passes is None else f"{measured.passes:.2f}"
+        cells = (point.name, point.way, f"{point.parameters:,}", *bleu, f"{measured.bits_per_byte:.3f}", passes)
+        rows.append((*cells, *times))
     return rows
 
 
 def markdown(points: Sequence[Point]) -> str:
-    """The table for a page."""
+    """Return the table as Markdown."""
     first, *rest = table(points)
     lines = [first, ("---", "---", *("---:" for _ in first[2:])), *rest]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def picture(points: Sequence[Point], title: str = "") -> str:
-    """The points as SVG: full ones at the smallest batch, hollow ones at larger ones."""
+    """Return the plot as SVG: filled points for the smallest batch, hollow ones for larger batches."""
     translates = points[0].quality.bleu_lowercase is not None
     batches = sorted({batch for point in points for batch in point.milliseconds})
     dots = [
@@ -52,10 +52,10 @@ def picture(points: Sequence[Point], title: str = "") -> str:
         for point in points
         if batch in point.milliseconds
     ]
-    filled = f" (full: batch {batches[0]}, hollow: batch {batches[-1]})"
+    fill = f" (filled: batch {batches[0]}, hollow: batch {batches[-1]})"
     return scatter(
         dots,
         title=title,
-        x_title=("milliseconds a line" if translates else "milliseconds for 100 tokens") + filled,
+        x_title=("milliseconds per line" if translates else "milliseconds per 100 tokens") + fill,
         y_title="lower-cased BLEU (higher is better)" if translates else "bits per byte (lower is better)",
     )

@@ -1,4 +1,4 @@
-"""A trained model that tells hidden words: what `load` gives for a run of bert.
+"""Runs of models that predict masked words.
 
 run = cr.load("runs/bert")
 for filled in run.fill("the [MASK] sat on the [MASK]"):
@@ -9,39 +9,38 @@ run.evaluate("test.txt").pseudo_perplexity
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NoReturn
 
 import torch
 
 from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
-from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import parse
-from chainrule.errors import ConfigError, DataError, RunError
+from chainrule.data.store import TokenStore, open_store
+from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.masked import (
-    MOST,
+    MAX_PSEUDO_TOKENS,
     MaskedEvaluation,
+    MaskedProtocol,
     MaskedValidation,
-    Measure,
     evaluate_masked,
-    masking_of,
+    make_masking,
     validate_masked,
 )
-from chainrule.registry import OBJECTIVES
-from chainrule.runs.language_model import Paths, Run, path_strings
-from chainrule.tasks.language_model import refuse_pairs
+from chainrule.registry import OBJECTIVES, RUNS
+from chainrule.runs.base import EvaluatedRun, Paths, path_strings
+from chainrule.tasks.text_corpus import TextCorpus, refuse_pairs, validation_text
+from chainrule.text.readers import open_texts
 
 MASK = "[MASK]"
-"""What stands in a text for a hidden word, whatever the tokeniser calls it."""
+"""Marks a masked word in a text, whatever the tokeniser calls its mask."""
 
 LENGTH = 128
-"""Tokens of a window where no training tells how many they should be."""
+"""Tokens per window of a model that was not trained here."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A word that may have been hidden."""
+    """A word that may have been masked."""
 
     word: str
     token: str  # the piece of the tokeniser, with its marks
@@ -50,40 +49,32 @@ class Guess:
 
 @dataclass(frozen=True)
 class Filled:
-    """What a model finds most probable for one hidden word, the best first."""
+    """The most probable words for one mask, best first."""
 
     guesses: list[Guess]
 
     @property
     def word(self) -> str:
-        """The best."""
+        """The best word."""
         return self.guesses[0].word
 
 
-def load_masked(path: str | Path, *, device: str = "auto") -> MaskedRun:
-    """The run of a model that tells hidden words; any other is refused."""
-    name = RunFolder(path).read_config().model.name
-    if name != "bert":
-        raise RunError(
-            f"{path} is a {name}, which tells no hidden words; train one that does with: chainrule train TEXT --model "
-            "bert, or use chainrule generate"
-        )
-    return MaskedRun(path, device=device)
+@RUNS.register("masked")
+class MaskedRun(EvaluatedRun):
+    """A trained model of masked words, with its tokeniser and its folder."""
 
-
-class MaskedRun(Run):
-    """A trained model that tells hidden words, with its tokeniser and its folder."""
+    verbs = ("fill", *EvaluatedRun.verbs)
 
     # Filling
 
     def fill(self, text: str, top: int = 5) -> list[Filled]:
-        """The best words for every [MASK] of a text, in order; each while all the others stay hidden."""
+        """The best words for every [MASK] of a text, in order; each is predicted while all others stay masked."""
         if top < 1:
             raise ConfigError(f"top is {top}; ask for at least 1 word")
         tokens = self._with_masks(text)
         if self.model.mask not in tokens:
-            raise DataError(f"the text has no {MASK}; write it where a word is to be found, as in: the {MASK} sat")
-        before = [self.tokenizer.eos] if self.model.config.first is None else []  # a text begins where a line ended
+            raise DataError(f"the text has no {MASK}; write it in place of a word, for example: the {MASK} sat")
+        before = [self.tokenizer.eos] if self.model.config.first is None else []  # a text begins after a line end
         row_1S = torch.tensor([[*before, *tokens, self.tokenizer.eos]], device=self.device)
         if row_1S.shape[1] > self.model.window:
             raise DataError(
@@ -92,73 +83,73 @@ class MaskedRun(Run):
             )
         with evaluating(self.model):
             begun_1S, seen_1S = self.model.begun(row_1S, torch.ones_like(row_1S, dtype=torch.bool))
-            logits_NV = self.model.logits(begun_1S, seen_1S)[begun_1S == self.model.mask]
-            best = logits_NV.softmax(1).topk(min(top, self.model.vocab_size), 1)
+            logits_MV = self.model.logits(begun_1S, seen_1S)[begun_1S == self.model.mask]
+            best = logits_MV.softmax(1).topk(min(top, self.model.vocab_size), 1)
         rows = zip(best.values.tolist(), best.indices.tolist(), strict=True)
         return [Filled([self._guess(*one) for one in zip(*row, strict=True)]) for row in rows]
 
     def _with_masks(self, text: str) -> list[int]:
-        """The tokens of a text, a mask for each [MASK]."""
+        """The tokens of a text, with the mask token for each [MASK]."""
         own = self.model.config.mask
-        if own is not None:  # a token of the tokeniser, which knows best what goes with it
+        if own is not None:  # a token of the tokeniser, which handles the spaces around it
             known: list[int] = self.tokenizer.encode_block(text.replace(MASK, self.tokenizer.piece(own))).tolist()
             return known
         tokens: list[int] = []
         parts = text.split(MASK)
-        for number, part in enumerate(parts):
-            if number < len(parts) - 1 and self._takes_spaces:
+        for index, part in enumerate(parts):
+            if index < len(parts) - 1 and self.tokenizer.joins_spaces:  # the mask covers the space before its word
                 part = part.rstrip(" ")
             tokens += [*self.tokenizer.encode_block(part).tolist(), self.model.mask]
         return tokens[:-1]
 
-    @property
-    def _takes_spaces(self) -> bool:
-        """Whether the space before a word is part of its piece, so that what hides the word hides the space."""
-        return self.tokenizer.kind in ("bpe", "unigram", "sentencepiece", "huggingface")
-
     def _guess(self, probability: float, token: int) -> Guess:
         piece, word = self.tokenizer.piece(token), self.tokenizer.decode([token]).strip()
-        return Guess(piece if not word or "\ufffd" in word else word, piece, probability)  # a byte alone is no word
+        return Guess(piece if not word or "\ufffd" in word else word, piece, probability)  # a lone byte is no word
 
     # Measuring
 
     @property
-    def measure(self) -> Measure:
-        """How this run is measured: the shares of its training, windows as long as it was trained to read."""
+    def protocol(self) -> MaskedProtocol:
+        """How this run is measured: the masking of its training, windows as long as it was trained to read."""
         objective = OBJECTIVES.get("masked").make
-        told = self.config.objective.options if self.config.objective.name == "masked" else {}  # not when imported
-        options = parse(objective.Config, told, "objective").model_dump()
+        given = self.config.objective.options if self.config.objective.name == "masked" else {}  # not when imported
+        options = parse(objective.Config, given, "objective").model_dump()
         config = self.model.config
-        masking = masking_of(self.tokenizer, mask=config.mask, first=config.first, **options)
+        masking = make_masking(self.tokenizer, mask=config.mask, first=config.first, **options)
         length = min(self.config.training.length or LENGTH, self.model.window)
-        return Measure(masking, length, config.first)
+        return MaskedProtocol(masking, length, config.first)
 
-    def evaluate(  # type: ignore[override]
-        self, texts: Paths, *, field: str | None = None, progress: Progress | None = None, most: int | None = MOST
+    def open(self, texts: Paths, *, field: str | None = None) -> TokenStore:
+        """A text as this run's tokens."""
+        return open_store(open_texts(path_strings(texts), field=field or self.config.data.field), self.tokenizer)
+
+    def open_held_out(self) -> TokenStore:
+        """The validation text as this run's tokens."""
+        if isinstance(self.corpus, TextCorpus):
+            return self.corpus.valid
+        return open_store(validation_text(self.config.data), self.tokenizer)
+
+    def evaluate(
+        self,
+        texts: Paths,
+        *,
+        field: str | None = None,
+        progress: Progress | None = None,
+        most: int | None = MAX_PSEUDO_TOKENS,
     ) -> MaskedEvaluation:
         """Masked accuracy and pseudo-perplexity on a text, with protocol and signature.
 
-        For the second at most `most` tokens are hidden one by one, evenly spread over the text; None: all of them.
+        For the latter at most `most` tokens are masked one by one, evenly spread over the text; None: all of them.
         """
         refuse_pairs(path_strings(texts), self.config.model.name)
         store = self.open(texts, field=field)
-        return evaluate_masked(self.model, store, self.tokenizer, self.measure, most=most, progress=progress)
+        return evaluate_masked(self.model, store, self.tokenizer, self.protocol, most=most, progress=progress)
 
-    def evaluate_held_out(self, most: int | None = MOST) -> MaskedEvaluation:  # type: ignore[override]
-        """The same on the validation text of the training: the one that was given, or the one that was held out."""
-        return evaluate_masked(self.model, self.open_held_out(), self.tokenizer, self.measure, most=most)
+    def evaluate_held_out(self, most: int | None = MAX_PSEUDO_TOKENS) -> MaskedEvaluation:
+        """The same on the validation text of the training: the given one, or the one that was held out."""
+        return evaluate_masked(self.model, self.open_held_out(), self.tokenizer, self.protocol, most=most)
 
-    def validation(self) -> MaskedValidation:  # type: ignore[override]
-        """What a training tells of its validation text when it has ended: how often hidden words are told."""
+    def validation(self) -> MaskedValidation:
+        """Accuracy on masked words of the validation text."""
         tokens = self.open_held_out().tokens[: self.config.training.valid_tokens]
-        return validate_masked(self.model, tokens, self.measure)
-
-    # What a model that tells hidden words does not do
-
-    def _refuse(self, *args: object, **options: object) -> NoReturn:
-        raise ConfigError(
-            f"{self.folder.path} is a {self.config.model.name}, which tells hidden words and gives a text no "
-            "probability; use chainrule fill, or a language model"
-        )
-
-    generate = stream = compress = decompress = score = score_text = generation_speed = _refuse
+        return validate_masked(self.model, tokens, self.protocol)

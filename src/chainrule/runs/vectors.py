@@ -1,4 +1,4 @@
-"""A run of word2vec: what `load` gives for it.
+"""Runs of word2vec.
 
 run = cr.load("runs/vectors")
 run.vector("king")                    # its vector
@@ -7,82 +7,64 @@ run.words[0], run.vectors_VD[0]       # the most frequent word and its vector
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
 
 import numpy as np
 
-from chainrule.checkpoint.folder import load_model
-from chainrule.errors import ConfigError, DataError
-from chainrule.models.word2vec import Word2Vec
-from chainrule.runs.language_model import Run
-
-Array = np.ndarray[Any, Any]
+from chainrule.base.arrays import Array
+from chainrule.errors import DataError
+from chainrule.evaluation.measurement import Measurement
+from chainrule.registry import RUNS
+from chainrule.runs.base import Run
 
 
 @dataclass(frozen=True)
-class VectorSummary:
-    """What a training of vectors came to."""
+class VectorSummary(Measurement):
+    """The result of training word vectors."""
 
-    loss: float | None  # nats a prediction, over the last of the text; None if nothing was learned from it
+    loss: float | None  # nats per prediction, over the end of the training; None if nothing was learned
     words: int
     vector_size: int
     protocol: str = (
-        "the loss is of the last second of training, in nats a prediction; how good the vectors are is told by "
+        "the loss is in nats per prediction over the last second of training; measure the vectors with "
         "eval --similarity and --analogies."
     )
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
-
+@RUNS.register("vectors")
 class VectorRun(Run):
-    """Words and their vectors, with their folder. Legend: V words, D width."""
+    """Words and their vectors, with their folder."""
 
-    @cached_property
-    def model(self) -> Word2Vec:
-        model = load_model(self.folder, self.tokenizer)
-        assert isinstance(model, Word2Vec)
-        return model
+    verbs = ("eval", *Run.verbs)
 
     @cached_property
     def words(self) -> list[str]:
-        """All words, the order of the tokeniser's ids kept."""
+        """All words, in the order of the tokeniser's ids."""
         return [self.tokenizer.piece(token) for token in self.model.ids_V.tolist()]
 
     @property
     def vectors_VD(self) -> Array:  # noqa: N802
         """Their vectors, mapped from the file, float32."""
-        return self.model.vectors_VD
+        vectors_VD: Array = self.model.vectors_VD
+        return vectors_VD
 
     def has(self, word: str) -> bool:
         """Whether a word has a vector."""
-        return word in self._places
+        return word in self._rows
 
     def vector(self, word: str) -> Array:
         """The vector of a word, D."""
         if not self.has(word):
             raise DataError(
-                f"'{word}' has no vector in {self.folder.path}; it came fewer than {self.model.config.min_count} times "
-                "in the text, or never"
+                f"'{word}' has no vector in {self.folder.path}; it occurs less than {self.model.config.min_count} "
+                "times in the text"
             )
-        return np.array(self.vectors_VD[self._places[word]])
+        return np.array(self.vectors_VD[self._rows[word]])
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {word: place for place, word in enumerate(self.words)}
+    def _rows(self) -> dict[str, int]:
+        return {word: row for row, word in enumerate(self.words)}
 
-    def validation(self) -> VectorSummary:  # type: ignore[override]
+    def validation(self) -> VectorSummary:
         return VectorSummary(self.result.get("loss"), len(self.words), self.vectors_VD.shape[1])
-
-    # What vectors of words do not do
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise ConfigError(
-            f"{self.folder.path} has vectors of words and gives no probabilities of text; use chainrule embed, "
-            "chainrule neighbours, or chainrule eval with --similarity or --analogies"
-        )
-
-    generate = stream = score = score_text = evaluate = evaluate_held_out = _refuse
-    compress = decompress = generation_speed = adjust = _refuse

@@ -1,12 +1,11 @@
-"""The corpus of a classifier or a tagger: labelled texts or tagged sentences as tokens, in batches of equal length."""
+"""Labels of texts and tags of words: classification and sequence labelling, in batches of about equal length."""
 
 from __future__ import annotations
 
 import hashlib
-import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,51 +13,53 @@ from numpy.typing import NDArray
 
 from chainrule.base.processes import Processes
 from chainrule.base.progress import Progress
+from chainrule.checkpoint.build import model_options
 from chainrule.checkpoint.folder import RunFolder
-from chainrule.config import RunConfig, TokenizerConfig, parse
+from chainrule.config import RunConfig, TokenizerConfig
 from chainrule.data.batches import Batches
-from chainrule.data.labels import Examples, LabelBatches, LabelledTexts, Numbers
-from chainrule.data.pairs import Rows
+from chainrule.data.held_out import hold_out_examples
+from chainrule.data.labels import Examples, LabelBatches, LabelledTexts
+from chainrule.data.rows import Indices, Rows
 from chainrule.data.store import TokenStore, open_store
 from chainrule.data.tags import TaggedWords
 from chainrule.errors import DataError
-from chainrule.evaluation.labels import label_scores, tell
-from chainrule.evaluation.tags import tag_figures
-from chainrule.evaluation.text import package_version
-from chainrule.registry import MODELS
-from chainrule.tasks.language_model import Listener, Validator, fit_tokenizer, kept_tokenizers
-from chainrule.tasks.presets import choose_tokenizer
+from chainrule.evaluation.labels import predict, score_labels
+from chainrule.evaluation.measurement import format_signature
+from chainrule.evaluation.tags import score_tags
+from chainrule.registry import TASKS
+from chainrule.tasks.presets import RATES
+from chainrule.tasks.task import Corpus, CorpusSize, Listener, Task, Validator, saved_tokenizers
 from chainrule.text.formats.labels import Fields, LabelledFiles, Labels
 from chainrule.text.formats.tags import TaggedFiles
 from chainrule.text.readers import Texts, join_texts
 from chainrule.text.tokenizers import Tokenizer
+from chainrule.text.tokenizers.fit import choose_tokenizer, fit_tokenizer, sample_of
 from chainrule.types import Vocabulary
 
-MOST_HELD_OUT = 5000
-"""Texts held out for validation at most, when none are given for it."""
 
-Files = LabelledFiles | TaggedFiles
-
-
-class Opened(NamedTuple):
+class LabelledData(NamedTuple):
     """Labelled files as tokens."""
 
-    examples: LabelledTexts | TaggedWords
+    examples: Any  # LabelledTexts or TaggedWords
     fingerprint: str
     counts_V: NDArray[np.int64]
 
+    def signature(self, tokenizer: Tokenizer) -> str:
+        """Identifies data, tokeniser and version of a measurement."""
+        return format_signature(
+            {"data": self.fingerprint[:8], "tokenizer": f"{tokenizer.kind}#{tokenizer.fingerprint[:8]}"}
+        )
+
 
 @dataclass
-class LabelCorpus:
+class LabelCorpus(Corpus):
     """Labelled texts, or tagged sentences, to train on and to validate with."""
 
-    tokenizer: Tokenizer
-    options: TokenizerConfig
-    train: Opened
-    train_P: Numbers  # which of them are trained on
-    valid: Opened
-    valid_P: Numbers
-    model_options: dict[str, Any]  # what only the data tells
+    task: LabelTask
+    train: LabelledData
+    train_P: Indices  # which of `train` are used
+    valid: LabelledData
+    valid_P: Indices
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -66,19 +67,12 @@ class LabelCorpus:
 
     @property
     def tokens(self) -> int:
-        """That are read in one epoch."""
+        """Number of tokens read in one epoch."""
         return int(self.train.examples.lengths()[self.train_P].sum())
 
     @property
-    def signature(self) -> dict[str, str]:
-        return {
-            "data": self.train.fingerprint,
-            "valid": self.valid.fingerprint,
-            "tokenizer": f"{self.tokenizer.kind}#{self.tokenizer.fingerprint}",
-        }
-
-    def save(self, folder: Path) -> None:
-        self.tokenizer.save(folder)
+    def fingerprints(self) -> dict[str, str]:
+        return {"data": self.train.fingerprint, "valid": self.valid.fingerprint}
 
     def batches(self, config: RunConfig, processes: Processes) -> Batches:
         assert config.training.batch_size is not None
@@ -92,105 +86,205 @@ class LabelCorpus:
         )
 
     def validator(self, config: RunConfig) -> Validator:
-        examples = self.valid.examples
-        numbers_P = _first_tokens(examples, self.valid_P, config.training.valid_tokens)
-        return lambda model: figures_of(model, examples, numbers_P)
+        indices_P = _first_tokens(self.valid.examples, self.valid_P, config.training.valid_tokens)
+        return lambda model: self.task.figures(model, self.valid.examples, indices_P)
 
 
-def figures_of(model: Any, examples: LabelledTexts | TaggedWords, numbers_P: Numbers) -> dict[str, float]:
-    """What a model is chosen by: nats a text or word, accuracy, and macro F1 or that of spans."""
-    told = tell(model, examples, numbers_P)
-    if isinstance(examples, TaggedWords):
-        figures = tag_figures(told, examples)
-        return {"loss": told.nats / told.asked, "accuracy": figures.accuracy, "f1": figures.whole.f1}
-    targets, names = examples.targets()[numbers_P], examples.labels.names
-    scores = label_scores(targets, told.chosen[numbers_P], len(names))
-    return {"loss": told.nats / told.asked, "accuracy": scores.accuracy, "f1": scores.macro_f1}
+class LabelTask(Task):
+    """Shared by labels and tags: labelled files, and labels that only the data determine."""
+
+    kind = "classifier"
+    metrics = ("loss", "accuracy", "f1")
+    options = frozenset({"training.batch_size"})
+    max_epochs = 20.0
+
+    # What a subclass gives
+
+    @abstractmethod
+    def files(self, config: RunConfig, paths: Sequence[str], max_examples: int | None = None) -> Any:
+        """The first `max_examples` examples of some files."""
+
+    @abstractmethod
+    def texts_of(self, files: Any) -> Texts:
+        """The texts of some files without their labels, to fit a tokeniser to."""
+
+    @abstractmethod
+    def choose_tokenizer(self, options: TokenizerConfig, texts: Texts) -> TokenizerConfig:
+        """The tokeniser options where no kind is given."""
+
+    @abstractmethod
+    def tokenize(
+        self, files: Any, labels: Labels, tokenizer: Tokenizer, max_tokens: int | None, progress: Progress | None = None
+    ) -> LabelledData:
+        """Files as tokens; `max_tokens` are read of one text."""
+
+    @abstractmethod
+    def figures(self, model: Any, examples: Any, indices_P: Indices) -> dict[str, float]:
+        """The metrics that can select the checkpoint."""
+
+    @abstractmethod
+    def data_options(self, files: Any, labels: Labels) -> dict[str, Any]:
+        """Model options that only the data determine."""
+
+    @abstractmethod
+    def note_cut(self, examples: Any, max_tokens: int | None, note: Callable[[str], None]) -> None:
+        """Report texts that are longer than the model reads."""
+
+    # What they share
+
+    def fits(self, paths: Sequence[str]) -> bool:
+        return True
+
+    def open(self, config: RunConfig, folder: RunFolder, listener: Listener) -> LabelCorpus:
+        files = self.files(config, config.data.train, config.data.lines)
+        labels = _training_labels(files, config.model.options.get("labels"))
+        if (saved := saved_tokenizers(config, folder)) is not None:
+            tokenizer, options = saved.tokenizer, saved.config
+        else:
+            texts, options = self.texts_of(files), config.tokenizer
+            options = self.choose_tokenizer(options, texts) if options.kind is None else options
+            tokenizer, options = fit_tokenizer(options, texts, listener.note)
+        max_tokens = model_options(config).context
+        train = self.tokenize(files, labels, tokenizer, max_tokens, listener.tokenized)
+        train_P: Indices = np.arange(len(train.examples))
+        if config.data.valid:
+            valid = self.open_known(config, config.data.valid, config.data.valid_lines, labels, tokenizer)
+            valid_P: Indices = np.arange(len(valid.examples))
+        else:
+            valid, (train_P, valid_P) = train, hold_out_examples(len(train_P), config.data.held_out, files.name)
+        self.note_cut(train.examples, max_tokens, listener.note)
+        data_options = {"labels": list(labels.names), **self.data_options(files, labels)}
+        return LabelCorpus(tokenizer, options, self, train, train_P, valid, valid_P, model_options=data_options)
+
+    def open_known(
+        self, config: RunConfig, paths: Sequence[str], max_examples: int | None, known: Labels, tokenizer: Tokenizer
+    ) -> LabelledData:
+        """Further labelled files of a run, whose labels must be among those it was trained with."""
+        files = self.files(config, paths, max_examples)
+        labels = files.labels(known.names)
+        if labels.multiple and not known.multiple:
+            raise DataError(
+                f"{files.name} has lists of labels, but the training data has one label per text; give one label here"
+            )
+        labels = replace(labels, multiple=known.multiple)
+        return self.tokenize(files, labels, tokenizer, model_options(config).context)
+
+    def training_defaults(self, config: RunConfig, size: CorpusSize, model: dict[str, Any]) -> dict[str, Any]:
+        """Some passes over the examples, a validation after each, until three brought no improvement."""
+        lr = 1e-3 if config.model.options.get("pretrained") else RATES["adamw"]
+        return {"batch_size": 32, "optimizer": "adamw", "lr": lr, "validations": 20, "patience": 3}
 
 
-def open_label_corpus(config: RunConfig, folder: RunFolder, listener: Listener) -> LabelCorpus:
-    """The labelled texts, or tagged sentences, of a run, tokenised."""
-    files = label_files(config, config.data.train, config.data.lines)
-    labels = _training_labels(files, config.model.options.get("labels"))
-    kept = kept_tokenizers(config, folder)
-    if kept is not None:
-        tokenizer, options = kept.tokenizer, kept.options
-    else:
-        tokenizer, options = _fit(config.tokenizer, files, listener)
-    most = options_of(config).context
-    train = open_labelled(files, labels, tokenizer, most, listener.tokenized)
-    numbers_P: Numbers = np.arange(len(train.examples))
-    if config.data.valid:
-        valid = open_known(config, config.data.valid, config.data.valid_lines, labels, tokenizer)
-        valid_P: Numbers = np.arange(len(valid.examples))
-    else:
-        valid, (numbers_P, valid_P) = train, hold_out(len(numbers_P), config.data.held_out, files.name)
-    note_cut(train.examples, most, listener.note)
-    told: dict[str, Any] = {"labels": list(labels.names)}
-    if isinstance(files, LabelledFiles):
-        told |= {"multi_label": labels.multiple, "pairs": files.paired}
-    return LabelCorpus(tokenizer, options, train, numbers_P, valid, valid_P, told)
+class TextLabels(LabelTask):
+    """Texts, or pairs of texts, with one label or several."""
+
+    name = "labels"
+
+    def files(self, config: RunConfig, paths: Sequence[str], max_examples: int | None = None) -> LabelledFiles:
+        multi_label = bool(config.model.options.get("multi_label"))
+        return LabelledFiles(paths, fields=_fields(config), multi_label=multi_label, max_examples=max_examples)
+
+    def texts_of(self, files: LabelledFiles) -> Texts:
+        second = files.pairs
+        return files.texts if second is None else join_texts(files.texts, second)
+
+    def choose_tokenizer(self, options: TokenizerConfig, texts: Texts) -> TokenizerConfig:
+        """The encoder's own tokeniser; else words, or Chinese characters: subwords need more text than labelled."""
+        if options.source is not None:
+            return options.model_copy(update={"kind": options.source})
+        chosen = choose_tokenizer(options, sample_of(texts), 1 << 40).kind  # as if there were text for any kind
+        if chosen != "bpe":
+            return options.model_copy(update={"kind": chosen})
+        split = options.split if "split" in options.model_fields_set else "unicode"
+        return options.model_copy(update={"kind": "word", "split": split})
+
+    def tokenize(
+        self,
+        files: LabelledFiles,
+        labels: Labels,
+        tokenizer: Tokenizer,
+        max_tokens: int | None,
+        progress: Progress | None = None,
+    ) -> LabelledData:
+        stores = [open_store(files.texts, tokenizer, progress=progress)]
+        if (second := files.pairs) is not None:
+            stores.append(open_store(second, tokenizer, progress=progress))
+        rows = [Rows(store.tokens, tokenizer.eos) for store in stores]
+        texts = LabelledTexts(rows[0], rows[1] if len(rows) > 1 else None, labels, max_tokens)
+        counts_V = np.sum([store.counts_V for store in stores], axis=0)
+        return LabelledData(texts, _fingerprint(stores, labels), counts_V)
+
+    def figures(self, model: Any, examples: LabelledTexts, indices_P: Indices) -> dict[str, float]:
+        predictions = predict(model, examples, indices_P)
+        targets, names = examples.targets()[indices_P], examples.labels.names
+        scores = score_labels(targets, predictions.predicted[indices_P], len(names))
+        return {"loss": predictions.nats / predictions.items, "accuracy": scores.accuracy, "f1": scores.macro_f1}
+
+    def data_options(self, files: LabelledFiles, labels: Labels) -> dict[str, Any]:
+        return {"multi_label": labels.multiple, "pairs": files.paired}
+
+    def note_cut(self, examples: LabelledTexts, max_tokens: int | None, note: Callable[[str], None]) -> None:
+        if cut := examples.cut:
+            note(f"{cut:,} of {len(examples):,} texts are longer than {max_tokens} tokens; the encoder reads no more")
 
 
-def options_of(config: RunConfig) -> Any:
-    """The options of the run's model."""
-    return parse(MODELS.get(config.model.name).make.Config, config.model.options, "model")
+class WordTags(LabelTask):
+    """Sentences with one tag per word."""
+
+    name = "tags"
+
+    def files(self, config: RunConfig, paths: Sequence[str], max_examples: int | None = None) -> TaggedFiles:
+        return TaggedFiles(paths, fields=_fields(config), max_examples=max_examples)
+
+    def texts_of(self, files: TaggedFiles) -> Texts:
+        return files.words(spaced=True)
+
+    def choose_tokenizer(self, options: TokenizerConfig, texts: Texts) -> TokenizerConfig:
+        """The encoder's own tokeniser; else words."""
+        return options.model_copy(update={"kind": options.source or "word"})
+
+    def tokenize(
+        self,
+        files: TaggedFiles,
+        labels: Labels,
+        tokenizer: Tokenizer,
+        max_tokens: int | None,
+        progress: Progress | None = None,
+    ) -> LabelledData:
+        store = open_store(files.words(spaced=tokenizer.spaces_matter), tokenizer, progress=progress)
+        words = tagged_words(Rows(store.tokens, tokenizer.eos), labels, tokenizer, max_tokens)
+        return LabelledData(words, _fingerprint([store], labels), np.asarray(store.counts_V))
+
+    def figures(self, model: Any, examples: TaggedWords, indices_P: Indices) -> dict[str, float]:
+        predictions = predict(model, examples, indices_P)
+        figures = score_tags(predictions, examples)
+        return {"loss": predictions.nats / predictions.items, "accuracy": figures.accuracy, "f1": figures.overall.f1}
+
+    def data_options(self, files: TaggedFiles, labels: Labels) -> dict[str, Any]:
+        return {}
+
+    def note_cut(self, examples: TaggedWords, max_tokens: int | None, note: Callable[[str], None]) -> None:
+        if cut := examples.cut:
+            note(f"{cut:,} sentences are longer than {max_tokens} tokens; the encoder reads them in parts")
 
 
-def label_files(config: RunConfig, paths: Sequence[str], most: int | None = None) -> Files:
-    """The first `most` labelled texts, or tagged sentences, of some files, as this run reads them."""
-    data = config.data
-    fields = Fields(data.field, data.label_field, data.pair_field)
-    if MODELS.get(config.model.name).make.of_words:
-        return TaggedFiles(paths, fields=fields, most=most)
-    return LabelledFiles(paths, fields=fields, several=bool(config.model.options.get("multi_label")), most=most)
+def tagged_words(rows: Rows, labels: Labels, tokenizer: Tokenizer, max_tokens: int | None) -> TaggedWords:
+    """Words of sentences, one per row; a word without tokens is read as unknown."""
+    filler = tokenizer.eos if tokenizer.unk is None else tokenizer.unk
+    return TaggedWords(rows, labels, filler, max_tokens)
 
 
-def _training_labels(files: Files, known: Sequence[str] | None) -> Labels:
-    """The labels of the training data, of which there must be two."""
+def _fields(config: RunConfig) -> Fields:
+    return Fields(config.data.field, config.data.label_field, config.data.pair_field)
+
+
+def _training_labels(files: LabelledFiles | TaggedFiles, known: Sequence[str] | None) -> Labels:
+    """The labels of the training data; there must be at least two."""
     labels = files.labels(known)
     if len(labels.names) < 2:
         got = f"one label only, '{labels.names[0]}'" if labels.names else "no label"
-        raise DataError(f"{files.name} has {got}: expected at least two to tell apart; add texts that have another.")
+        raise DataError(f"{files.name} has {got}: expected at least two; add texts with another label.")
     return labels
-
-
-def open_known(
-    config: RunConfig, paths: Sequence[str], most: int | None, known: Labels, tokenizer: Tokenizer
-) -> Opened:
-    """Further labelled files of a run, whose labels must be among those it was trained with."""
-    files = label_files(config, paths, most)
-    labels = files.labels(known.names)
-    if labels.multiple and not known.multiple:
-        raise DataError(
-            f"{files.name} gives labels as lists, but the training data one label a text; give one to each here too."
-        )
-    labels = replace(labels, multiple=known.multiple)
-    return open_labelled(files, labels, tokenizer, options_of(config).context)
-
-
-def open_labelled(
-    files: Files, labels: Labels, tokenizer: Tokenizer, most: int | None, progress: Progress | None = None
-) -> Opened:
-    """Labelled files as tokens; `most` are read of one text."""
-    if isinstance(files, TaggedFiles):
-        store = open_store(files.words(spaced=takes_spaces(tokenizer)), tokenizer, progress=progress)
-        filler = tokenizer.eos if tokenizer.unk is None else tokenizer.unk
-        words = TaggedWords(Rows(store.tokens, tokenizer.eos), labels, filler, most)
-        return Opened(words, _fingerprint([store], labels), np.asarray(store.counts_V))
-    stores = [open_store(files.texts, tokenizer, progress=progress)]
-    if (pairs := files.pairs) is not None:
-        stores.append(open_store(pairs, tokenizer, progress=progress))
-    rows = [Rows(store.tokens, tokenizer.eos) for store in stores]
-    texts = LabelledTexts(rows[0], rows[1] if len(rows) > 1 else None, labels, most)
-    counts_V = np.sum([store.counts_V for store in stores], axis=0)
-    return Opened(texts, _fingerprint(stores, labels), counts_V)
-
-
-def takes_spaces(tokenizer: Tokenizer) -> bool:
-    """Whether a word in the middle of a line is read as it is read after a space, and otherwise than by itself."""
-    begun = tokenizer.encode("a")
-    return tokenizer.encode("a b")[len(begun) :] == tokenizer.encode(" b") != tokenizer.encode("b")
 
 
 def _fingerprint(stores: Sequence[TokenStore], labels: Labels) -> str:
@@ -202,68 +296,11 @@ def _fingerprint(stores: Sequence[TokenStore], labels: Labels) -> str:
     return digest.hexdigest()
 
 
-def label_signature(opened: Opened, tokenizer: Tokenizer) -> str:
-    """What figures were measured on and with."""
-    fields = {
-        "data": opened.fingerprint[:8],
-        "tokenizer": f"{tokenizer.kind}#{tokenizer.fingerprint[:8]}",
-        "chainrule": package_version(),
-    }
-    return "|".join(f"{name}:{value}" for name, value in fields.items())
+def _first_tokens(examples: Examples, indices_P: Indices, max_tokens: int) -> Indices:
+    """The first examples that have at most `max_tokens` tokens in total, at least one example."""
+    sums_P = np.cumsum(examples.lengths()[indices_P])
+    return indices_P[: max(1, int(np.searchsorted(sums_P, max_tokens, "right")))]
 
 
-def _fit(options: TokenizerConfig, files: Files, listener: Listener) -> tuple[Tokenizer, TokenizerConfig]:
-    """A tokeniser fitted to the texts without their labels: words where nothing else was asked for."""
-    if isinstance(files, TaggedFiles):
-        texts = files.words(spaced=True)
-    else:
-        pairs = files.pairs
-        texts = files.texts if pairs is None else join_texts(files.texts, pairs)
-    if options.kind is None:
-        options = _choose(options, texts, of_words=isinstance(files, TaggedFiles))
-    return fit_tokenizer(options, texts, listener.note)
-
-
-def _choose(options: TokenizerConfig, texts: Texts, *, of_words: bool) -> TokenizerConfig:
-    """The encoder's own tokeniser; else words, or characters of Chinese: labelled texts are few, subwords want many."""
-    if options.source is not None:
-        return options.model_copy(update={"kind": options.source})
-    if of_words:
-        return options.model_copy(update={"kind": "word"})
-    sample = next(texts.blocks()).data[:100_000].decode(errors="replace")
-    chosen = choose_tokenizer(options, sample, 1 << 40).kind  # as if there were enough for any kind
-    if chosen != "bpe":
-        return options.model_copy(update={"kind": chosen})
-    split = options.split if "split" in options.model_fields_set else "unicode"
-    return options.model_copy(update={"kind": "word", "split": split})
-
-
-def hold_out(examples: int, share: float, name: str) -> tuple[Numbers, Numbers]:
-    """Which examples are trained on and which validate: some drawn at random, since files are often sorted by label.
-
-    The draw is the same for every seed, so that runs with different ones can be compared.
-    """
-    if examples < 2:
-        raise DataError(f"{name} holds one text only, so none can be held out; give more, or others with --valid.")
-    held = min(MOST_HELD_OUT, math.ceil(examples * share))
-    order_P = np.random.default_rng(0).permutation(examples)
-    return np.sort(order_P[held:]), np.sort(order_P[:held])
-
-
-def note_cut(examples: LabelledTexts | TaggedWords, most: int | None, note: Callable[[str], None]) -> None:
-    """Nothing is cut silently."""
-    if not (cut := examples.cut):
-        return
-    if isinstance(examples, TaggedWords):
-        note(f"{cut:,} sentences are longer than the {most} tokens that the encoder reads, and read in pieces")
-    else:
-        note(
-            f"{cut:,} of {len(examples):,} texts are longer than the {most} tokens that the encoder reads; what is "
-            "beyond is left out"
-        )
-
-
-def _first_tokens(examples: Examples, numbers_P: Numbers, most: int) -> Numbers:
-    """The first examples that have no more than so many tokens together, one at least."""
-    sums_P = np.cumsum(examples.lengths()[numbers_P])
-    return numbers_P[: max(1, int(np.searchsorted(sums_P, most, "right")))]
+TASKS.register("labels")(TextLabels())
+TASKS.register("tags")(WordTags())

@@ -1,4 +1,4 @@
-"""Text to tokens: readers, tokenisers, and the code for what tokens do not tell."""
+"""Text to tokens: readers, tokenisers, file formats, and the code of what tokens do not determine."""
 
 from chainrule.text.readers import Piece, Texts, open_texts, text_of
 from chainrule.text.tokenizers import Tokenizer, load_tokenizer, train_tokenizer

@@ -1,8 +1,8 @@
-"""Text as a stream of lines, read again and again in bounded memory.
+"""Text as a stream of lines, read any number of times in bounded memory.
 
-A text is bytes, a sequence of lines each ended by a newline; the last may lack it. Nothing else has a meaning: a
-carriage return is a character, a byte order mark is a character. Several sources are one text, and a newline is
-supplied between two of them where the first lacks its last one, so that lines never run together.
+A text is a sequence of lines in bytes, each ended by a newline; the last may lack it. Nothing else has a meaning:
+carriage returns and byte order marks are ordinary characters. Several sources are read as one text; where a source
+lacks its last newline, one is inserted before the next source.
 """
 
 from __future__ import annotations
@@ -14,40 +14,39 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chainrule.errors import DataError
-from chainrule.text.sources import Source, find_sources
+from chainrule.text.sources import TextSource, find_sources, name_of
 
 BLOCK = 1 << 19
-"""Bytes a block may hold: a line longer than this comes in several."""
+"""Bytes of a block at most: a longer line comes in several blocks."""
 
 
 class Piece(NamedTuple):
-    """A line without its newline, or a part of one that is too long for one piece."""
+    """A line without its newline, or a part of a line that is too long for one piece."""
 
     text: bytes
     ends_line: bool
 
 
-class Block(NamedTuple):
-    """Whole lines with their newlines; or, without a newline at its end, a part of a long line or the text's last."""
+class TextBlock(NamedTuple):
+    """Whole lines with their newlines; without a final newline, a part of a long line or the last line of the text."""
 
     data: bytes
     offset: int  # of its first byte in the whole text
-    inside_word: bool = False  # cut where there was no white space to cut at
+    inside_word: bool = False  # cut inside a word, as there was no white space
 
 
 class Texts:
-    """Some sources read as one text. Every method starts from the beginning."""
+    """Sources read as one text. Every method starts from the beginning."""
 
-    def __init__(self, sources: Sequence[Source], *, block: int = BLOCK) -> None:
+    def __init__(self, sources: Sequence[TextSource], *, block: int = BLOCK) -> None:
         self.sources = list(sources)
         self._block = block
         self._starts: list[tuple[int, str]] = []
 
     @property
     def name(self) -> str:
-        """What to call this text in a message."""
-        others = len(self.sources) - 1
-        return self.sources[0].name + (f" and {others} more" if others else "")
+        """The name of this text in messages."""
+        return name_of(self.sources)
 
     @property
     def size(self) -> int:
@@ -55,7 +54,7 @@ class Texts:
         return self._measured[0]
 
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that change when any byte of the text does."""
+        """32 hexadecimal digits that depend on every byte of the text."""
         return self._measured[1]
 
     @cached_property
@@ -66,19 +65,19 @@ class Texts:
             size += len(chunk)
         return size, digest.hexdigest()
 
-    def blocks(self) -> Iterator[Block]:
-        """The text in blocks of about half a MiB, cut after a line where possible, else after a space or a letter."""
+    def blocks(self) -> Iterator[TextBlock]:
+        """The text in blocks of about half a MiB, cut after a line if possible, else after a space, else anywhere."""
         buffer, offset = bytearray(), 0
         for chunk in self._chunks():
             for start in range(0, len(chunk), self._block):
                 buffer += chunk[start : start + self._block]
                 while len(buffer) > self._block:  # one byte more, to see whether a character ends there
                     cut, inside_word = _cut(buffer, self._block)
-                    yield Block(bytes(buffer[:cut]), offset, inside_word)
+                    yield TextBlock(bytes(buffer[:cut]), offset, inside_word)
                     del buffer[:cut]
                     offset += cut
         if buffer:
-            yield Block(bytes(buffer), offset)
+            yield TextBlock(bytes(buffer), offset)
 
     def pieces(self) -> Iterator[Piece]:
         """The lines without their newlines, long ones in several pieces."""
@@ -92,8 +91,8 @@ class Texts:
     def strings(self, *, any_bytes: bool = False, whole_words: bool = False) -> Iterator[str]:
         """The blocks as strings.
 
-        `any_bytes` lets through what is not UTF-8 (as surrogate escapes) and NUL; otherwise either is an error.
-        `whole_words` makes an error of a word too long for a block.
+        `any_bytes` accepts NUL and bytes that are not UTF-8 (as surrogate escapes); otherwise they are errors.
+        `whole_words` makes a word that is too long for a block an error.
         """
         for block in self.blocks():
             if whole_words and block.inside_word:
@@ -103,7 +102,7 @@ class Texts:
                 )
             yield block.data.decode(errors="surrogateescape") if any_bytes else self._decode(block)
 
-    def _decode(self, block: Block) -> str:
+    def _decode(self, block: TextBlock) -> str:
         try:
             text, nul = block.data.decode(), block.data.find(0)
         except UnicodeDecodeError as error:
@@ -121,7 +120,7 @@ class Texts:
         return text
 
     def _chunks(self) -> Iterator[bytes]:
-        """All bytes, noting where each source starts, so that an error can name the file."""
+        """All bytes; the start of each source is recorded, so that an error can name the file."""
         self._starts = []
         offset, last = 0, b"\n"
         for source in self.sources:
@@ -146,7 +145,7 @@ class Texts:
 
 
 def open_texts(sources: Sequence[str | Path], *, field: str = "text") -> Texts:
-    """The text of files, folders, "-" (standard input) or "hf:NAME:SPLIT"; `field` is what to take of JSON records."""
+    """The text of files, folders, "-" (standard input) or "hf:NAME:SPLIT"; `field` holds the text in JSON records."""
     if isinstance(sources, str | Path):
         sources = [sources]
     found = [one for source in sources for one in find_sources(source, field)]
@@ -156,7 +155,7 @@ def open_texts(sources: Sequence[str | Path], *, field: str = "text") -> Texts:
 
 
 def lines_in(texts: Texts, *, any_bytes: bool = False) -> Iterator[str]:
-    """The lines of a text, one at a time and whole, however long."""
+    """The lines of a text, each whole, however long."""
     parts: list[str] = []
     for block in texts.strings(any_bytes=any_bytes):
         *whole, last = block.split("\n")
@@ -175,19 +174,19 @@ def join_texts(*texts: Texts) -> Texts:
 
 
 def text_of(data: str | bytes, name: str = "text") -> Texts:
-    """A text that is already in memory."""
+    """A text given in memory."""
     content = data.encode() if isinstance(data, str) else data
-    return Texts([Source(name, lambda: iter([content]))])
+    return Texts([TextSource(name, lambda: iter([content]))])
 
 
 def _cut(buffer: bytearray, limit: int) -> tuple[int, bool]:
-    """Where to end a block within the first `limit` bytes, and whether that is inside a word."""
+    """Where to end a block within the first `limit` bytes, and whether that splits a word."""
     cut = buffer.rfind(b"\n", 0, limit) + 1
     if not cut:
         cut = max(buffer.rfind(b" ", 0, limit), buffer.rfind(b"\t", 0, limit)) + 1
     if cut:
         return cut, False
-    # A UTF-8 character has at most three continuation bytes; more of them is no UTF-8, and any cut will do.
+    # A UTF-8 character has at most three continuation bytes; with more it is not UTF-8, and any cut is as good.
     boundary = next((cut for cut in range(limit, limit - 4, -1) if _starts_character(buffer, cut)), limit)
     return boundary or limit, True
 

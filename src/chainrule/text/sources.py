@@ -1,6 +1,6 @@
-"""Where text comes from: files, folders, standard input, compressed files, JSON lines, Hugging Face data sets.
+"""Sources of text: files, folders, standard input, compressed files, JSON lines, Hugging Face data sets.
 
-Every source is a name and a function that streams its bytes from the beginning, as often as it is called.
+A source is a name and a function that streams its bytes; every call starts from the beginning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -23,18 +23,18 @@ from chainrule.errors import DataError
 
 CHUNK = 1 << 20
 JSON_SUFFIXES = (".jsonl", ".ndjson")
-PACKED_SUFFIXES = (".gz", ".zst", ".xz")
+COMPRESSED_SUFFIXES = (".gz", ".zst", ".xz")
 
 
-class Source(NamedTuple):
-    """One thing to read: what it is called in messages, and its bytes in chunks."""
+class TextSource(NamedTuple):
+    """One source: its name in messages, and its bytes in chunks."""
 
     name: str
     chunks: Callable[[], Iterator[bytes]]
 
 
-def find_sources(source: str | Path, field: str) -> list[Source]:
-    """The sources that one argument of the command line stands for."""
+def find_sources(source: str | Path, field: str) -> list[TextSource]:
+    """The sources of one command line argument: a path, a folder, "-" or hf:NAME:SPLIT."""
     if str(source) == "-":
         return [_standard_input()]
     if str(source).startswith("hf:"):
@@ -45,6 +45,12 @@ def find_sources(source: str | Path, field: str) -> list[Source]:
     if not path.exists():
         raise _missing(path)
     return [_file(path, field)]
+
+
+def name_of(sources: Sequence[TextSource]) -> str:
+    """The name of several sources in messages."""
+    others = len(sources) - 1
+    return sources[0].name + (f" and {others} more" if others else "")
 
 
 def _missing(path: Path) -> DataError:
@@ -67,25 +73,25 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def kind_of(path: Path) -> str:
-    """The suffix that tells what is in a file, that of packing left out: pairs.tsv.gz -> .tsv."""
+    """The suffix of a file's format, without that of its compression: pairs.tsv.gz -> .tsv."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    inner = suffixes[-2:-1] if suffixes and suffixes[-1] in PACKED_SUFFIXES else suffixes[-1:]
+    inner = suffixes[-2:-1] if suffixes and suffixes[-1] in COMPRESSED_SUFFIXES else suffixes[-1:]
     return inner[0] if inner else ""
 
 
-def _file(path: Path, field: str) -> Source:
+def _file(path: Path, field: str) -> TextSource:
     if kind_of(path) in JSON_SUFFIXES:
-        return Source(str(path), lambda: _records(str(path), file_chunks(path), field))
-    return Source(str(path), lambda: file_chunks(path))
+        return TextSource(str(path), lambda: _records(str(path), file_chunks(path), field))
+    return TextSource(str(path), lambda: file_chunks(path))
 
 
 def file_chunks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, unpacked."""
+    """The bytes of a file, decompressed."""
     with _reading(path):
         suffix = path.suffix.lower()
         if suffix == ".zst":
             with path.open("rb") as file:
-                yield from _unpack_zstd(file)
+                yield from _decompress_zstd(file)
             return
         openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
         with openers.get(suffix, open)(path, "rb") as stream:
@@ -95,7 +101,7 @@ def file_chunks(path: Path) -> Iterator[bytes]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what can go wrong while reading a file into one sentence."""
+    """Turn errors while reading a file into a message of one sentence."""
     try:
         yield
     except EOFError as error:
@@ -117,8 +123,8 @@ def _damaged(path: Path, error: BaseException) -> DataError:
     )
 
 
-def _unpack_zstd(file: IO[bytes]) -> Iterator[bytes]:
-    """Unpack frame by frame; the library's own reader says nothing when the last frame is cut short."""
+def _decompress_zstd(file: IO[bytes]) -> Iterator[bytes]:
+    """Decompress frame by frame: the library's own reader does not report a truncated last frame."""
     import zstandard
 
     decoder = zstandard.ZstdDecompressor().decompressobj()
@@ -126,11 +132,11 @@ def _unpack_zstd(file: IO[bytes]) -> Iterator[bytes]:
     while chunk := file.read(CHUNK >> 4):
         while chunk:
             try:
-                unpacked = decoder.decompress(chunk)
+                data = decoder.decompress(chunk)
             except zstandard.ZstdError as error:
                 raise _damaged(Path(file.name), error) from error
-            if unpacked:
-                yield unpacked
+            if data:
+                yield data
             chunk, fed = b"", True
             if decoder.eof:
                 chunk = decoder.unused_data
@@ -139,8 +145,8 @@ def _unpack_zstd(file: IO[bytes]) -> Iterator[bytes]:
         raise EOFError
 
 
-def _standard_input() -> Source:
-    """Standard input, kept in a temporary file at the first reading so that it can be read again."""
+def _standard_input() -> TextSource:
+    """Standard input, copied to a temporary file when it is first read, so that it can be read again."""
 
     def chunks() -> Iterator[bytes]:
         spool, offset = _spooled(sys.stdin), 0
@@ -148,11 +154,11 @@ def _standard_input() -> Source:
             offset += len(chunk)
             yield chunk
 
-    return Source("standard input", chunks)
+    return TextSource("standard input", chunks)
 
 
 def _spooled(stream: IO[str]) -> IO[bytes]:
-    """All that a stream gives, in a file that lives as long as the stream does: a source opened later finds it too."""
+    """The content of a stream in a file that exists as long as the stream, so that later sources find it too."""
     if (spool := _spools.get(stream)) is None:
         spool = tempfile.TemporaryFile()  # noqa: SIM115
         while chunk := stream.buffer.read(CHUNK):  # type: ignore[attr-defined]
@@ -166,14 +172,14 @@ _spools: weakref.WeakKeyDictionary[IO[str], IO[bytes]] = weakref.WeakKeyDictiona
 
 
 def _records(name: str, chunks: Iterable[bytes], field: str) -> Iterator[bytes]:
-    """The `field` of each JSON object, one object a line, a newline after each."""
+    """The `field` of each JSON object, one object per line, followed by a newline."""
     for number, line in enumerate(lines_of(chunks), start=1):
         if line.strip():
             yield record_text(f"{name}, line {number}", line, field)
 
 
 def lines_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of some bytes, without their newlines; what follows the last newline is the last, maybe empty."""
+    """The lines of some bytes, without newlines; the last is what follows the last newline, maybe empty."""
     rest: list[bytes] = []
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -186,12 +192,12 @@ def lines_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def record_text(place: str, line: bytes, field: str, option: str = "--field") -> bytes:
-    """The `field` of a JSON object, and a newline; an error says which `option` names another field."""
+    """The `field` of a JSON object, and a newline; an error names the `option` that selects another field."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{place}: not JSON ({error}); expected one object a line; repair the line, or rename a plain text file."
+            f"{place}: not JSON ({error}); expected one object per line; repair the line, or rename a plain text file."
         ) from error
     if not isinstance(record, dict):
         raise DataError(f"{place}: got {type(record).__name__}; expected a JSON object with the field '{field}'.")
@@ -217,8 +223,8 @@ def _utf8(place: str, text: Any) -> bytes:
         ) from error
 
 
-def _data_set(spec: str, field: str) -> Source:
-    """`hf:NAME:SPLIT`, `hf:NAME/CONFIG:SPLIT`, or `hf:FOLDER:SPLIT` of a data set that was saved to disk."""
+def _data_set(spec: str, field: str) -> TextSource:
+    """`hf:NAME:SPLIT`, `hf:NAME/CONFIG:SPLIT`, or `hf:FOLDER:SPLIT` of a data set saved to disk."""
     name, colon, split = spec.removeprefix("hf:").rpartition(":")
     if not colon or not name or not split:
         raise DataError(f"got '{spec}': expected hf:NAME:SPLIT or hf:NAME/CONFIG:SPLIT; name the split, as in :train.")
@@ -233,7 +239,7 @@ def _data_set(spec: str, field: str) -> Source:
         for batch in loaded[0].select_columns([field]).iter(batch_size=1000):
             yield b"".join(_utf8(spec, text) for text in batch[field])
 
-    return Source(spec, chunks)
+    return TextSource(spec, chunks)
 
 
 def _load_data_set(spec: str, name: str, split: str) -> Any:

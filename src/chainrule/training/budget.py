@@ -1,4 +1,4 @@
-"""How long to train: minutes, steps, epochs, or whichever of them ends first."""
+"""Training budgets: minutes, steps, epochs, or whichever is used up first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chainrule.config import TrainingConfig
 
 @dataclass
 class Clock:
-    """Seconds spent training so far, over all the sittings of a run."""
+    """Seconds of training so far, over all resumptions of a run."""
 
     before: float = 0.0
     _since: float = field(default_factory=time.monotonic)
@@ -21,7 +21,7 @@ class Clock:
 
 
 def progress(config: TrainingConfig, *, step: int, steps_per_epoch: float, seconds: float) -> float:
-    """The share of the budget that is used, from 0 to 1."""
+    """The share of the budget used, from 0 to 1."""
     shares = [
         step / config.steps if config.steps else 0.0,
         step / (config.epochs * steps_per_epoch) if config.epochs else 0.0,

@@ -1,4 +1,4 @@
-"""From tokens to a finished table: count, smooth, leave out, pack."""
+"""From tokens to a finished table: count, smooth, prune, pack."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from chainrule.engines.ngram.scratch import Array, open_room
-from chainrule.engines.ngram.smoothing import SMOOTHINGS, Note, Sample
-from chainrule.engines.ngram.table import Table, make_table
+from chainrule.base.arrays import Array
+from chainrule.engines.ngram.scratch import open_array_pool
+from chainrule.engines.ngram.smoothing import SMOOTHINGS, Note, SmoothingInput
+from chainrule.engines.ngram.table import NgramTable, make_table
 from chainrule.engines.ngram.trie import count
 
-BYTES_A_TOKEN = 80
-"""About what counting and smoothing hold in memory for each token of a text."""
+BYTES_PER_TOKEN = 80
+"""Approximate memory that counting and smoothing need per token of the text."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be estimated."""
+class EstimationPlan:
+    """The settings of an estimation."""
 
     order: int
     smoothing: str
@@ -29,13 +30,13 @@ class Plan:
 
     @property
     def thresholds(self) -> list[int]:
-        """By order: n-grams seen so often or less are left out; the last given holds for all above."""
+        """By order: n-grams with at most this count are pruned; the last value given applies to all higher orders."""
         last = self.prune[-1] if self.prune else 0
         return [*self.prune, *[last] * self.order][: self.order]
 
 
 def estimate(
-    plan: Plan,
+    plan: EstimationPlan,
     tokens: Array,
     valid: Array,
     *,
@@ -45,21 +46,21 @@ def estimate(
     scratch: Path | None = None,
     threads: int = 1,
     note: Note = lambda text: None,
-) -> Table:
-    """The table of a text. With `memory` (bytes), what does not fit is sorted and kept in files in `scratch`."""
-    with open_room(memory, BYTES_A_TOKEN * len(tokens), scratch) as room:
+) -> NgramTable:
+    """The table of a text. `memory` limits the bytes in use: larger texts are sorted in files inside `scratch`."""
+    with open_array_pool(memory, BYTES_PER_TOKEN * len(tokens), scratch) as pool:
         trie = count(
             tokens,
             order=plan.order,
             eos=eos,
             across_lines=plan.across_lines,
             vocab_size=vocab_size,
-            room=room,
+            pool=pool,
             threads=threads,
         )
-        sample = Sample(trie, room, note, np.asarray(valid), plan.delta, plan.thresholds, threads)
-        estimates = SMOOTHINGS[plan.smoothing](sample)
-        room.rest()
+        given = SmoothingInput(trie, pool, note, np.asarray(valid), plan.delta, plan.thresholds, threads)
+        estimates = SMOOTHINGS[plan.smoothing](given)
+        pool.release()
         return make_table(
             trie,
             estimates,

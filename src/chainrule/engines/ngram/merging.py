@@ -1,9 +1,8 @@
-"""Sorted pieces of a text on disk, and one sorted sequence out of them.
+"""External sorting: sorted parts of a text are written to disk, then merged into one sorted sequence.
 
-A run is a piece of the text after sorting: its different windows as rows of N ids (NOTHING after the end of a window)
-with their counts. All runs lie one after the other in two files, and are read side by side from front to back.
-
-Legend: N order, R runs.
+A run is a part of the text after sorting: its distinct windows as rows of `order` ids, filled up with NOTHING after the
+end of a window, with their counts. All runs are stored back to back in two files, one of rows and one of counts, and
+are read in parallel from front to back.
 """
 
 from __future__ import annotations
@@ -15,41 +14,44 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from chainrule.engines.ngram.scratch import Array, Number
+from chainrule.base.arrays import Array
+from chainrule.engines.ngram.scratch import Number
 from chainrule.engines.ngram.windows import NOTHING, Windows
 
 BLOCK = 1 << 18
 """Rows written or merged at once."""
 
 
-class Runs:
-    """Runs being written, then merged."""
+class SortedRuns:
+    """Sorted runs on disk: written one by one, then merged."""
 
     def __init__(self, folder: Path, order: int, eos: int) -> None:
-        self._rows, self._weights = folder / "rows", folder / "weights"
+        self._row_path, self._count_path = folder / "rows", folder / "weights"
         self._order, self._eos = order, eos
         self._ends = [0]
 
     def add(self, windows: Windows) -> None:
-        """Append a sorted piece."""
-        rows, weights = np.empty((BLOCK, self._order), np.uint32), np.empty(BLOCK, np.uint32)
+        """Append a run."""
+        rows, counts = np.empty((BLOCK, self._order), np.uint32), np.empty(BLOCK, np.uint32)
         slot, total = 0, self._ends[-1]
-        with self._rows.open("ab") as row_file, self._weights.open("ab") as weight_file:
+        with self._row_path.open("ab") as row_file, self._count_path.open("ab") as count_file:
             while slot < len(windows.places):
-                slot, used = _unique(windows.ids, windows.places, windows.shared, self._eos, slot, rows, weights)
+                slot, used = _collect_distinct(
+                    windows.ids, windows.places, windows.shared, self._eos, slot, rows, counts
+                )
                 row_file.write(rows[:used].tobytes())
-                weight_file.write(weights[:used].tobytes())
+                count_file.write(counts[:used].tobytes())
                 total += used
         self._ends.append(total)
 
     def __len__(self) -> int:
-        """All rows of all runs."""
+        """The number of rows of all runs."""
         return self._ends[-1]
 
-    def merged(self) -> Iterator[Windows]:
-        """The rows of all runs in order, equal ones as one, in blocks."""
-        rows = np.memmap(self._rows, np.uint32, "r").reshape(-1, self._order)
-        weights = np.memmap(self._weights, np.uint32, "r")
+    def merge(self) -> Iterator[Windows]:
+        """The distinct rows of all runs in sorted order, with the sums of their counts, in blocks."""
+        rows = np.memmap(self._row_path, np.uint32, "r").reshape(-1, self._order)
+        row_counts = np.memmap(self._count_path, np.uint32, "r")
         cursors, ends = np.array(self._ends[:-1]), np.array(self._ends[1:])
         heap = np.arange(len(cursors))[cursors < ends]
         _heapify(rows, cursors, heap)
@@ -57,19 +59,19 @@ class Runs:
         last, places = np.full(self._order, NOTHING, np.uint32), np.arange(BLOCK, dtype=np.uint32) * self._order
         begun = False
         while size[0]:
-            out, counts = np.empty((BLOCK, self._order), np.uint32), np.empty(BLOCK, np.uint32)
-            used = _merge(rows, weights, cursors, ends, heap, size, out, counts)
+            merged, counts = np.empty((BLOCK, self._order), np.uint32), np.empty(BLOCK, np.uint32)
+            used = _merge_block(rows, row_counts, cursors, ends, heap, size, merged, counts)
             shared = np.empty(used, np.uint8)
-            _compare(out, last, begun, shared)
-            begun, last = True, out[used - 1].copy()
-            yield Windows(out.reshape(-1), places[:used], shared, counts[:used])
+            _compare(merged, last, begun, shared)
+            begun, last = True, merged[used - 1].copy()
+            yield Windows(merged.reshape(-1), places[:used], shared, counts[:used])
 
 
 @njit(cache=True, nogil=True)
-def _unique(
-    ids: Array, places: Array, shared: Array, eos: int, slot: int, rows: Array, weights: Array
+def _collect_distinct(
+    ids: Array, places: Array, shared: Array, eos: int, slot: int, rows: Array, counts: Array
 ) -> tuple[int, int]:
-    """Fill rows with the different windows from `slot` on -> the slot to go on from, and the rows used."""
+    """Fill rows with the distinct windows from `slot` on -> the slot to continue from, and the rows used."""
     order, used = rows.shape[1], 0
     while slot < len(places):
         if used == 0 or shared[slot] < order:
@@ -80,16 +82,16 @@ def _unique(
                 token = NOTHING if ended else ids[places[slot] + k]
                 rows[used, k] = token
                 ended = ended or token == NOTHING or (k > 0 and token == eos)
-            weights[used] = 0
+            counts[used] = 0
             used += 1
-        weights[used - 1] += 1
+        counts[used - 1] += 1
         slot += 1
     return slot, used
 
 
 @njit(cache=True, nogil=True)
-def _before(rows: Array, one: Number, other: Number) -> Any:
-    """Whether a row sorts before another; NOTHING sorts before every token."""
+def _precedes(rows: Array, one: Number, other: Number) -> Any:
+    """Whether one row sorts before another; NOTHING sorts before every token."""
     for k in range(rows.shape[1]):
         a, b = np.uint32(rows[one, k] + np.uint32(1)), np.uint32(rows[other, k] + np.uint32(1))
         if a != b:
@@ -99,15 +101,15 @@ def _before(rows: Array, one: Number, other: Number) -> Any:
 
 @njit(cache=True, nogil=True)
 def _sift(rows: Array, cursors: Array, heap: Array, size: int, place: int) -> None:
-    """Let a run sink to where it belongs in the heap of runs, the least row on top."""
+    """Restore the order of a min-heap of runs below `place`; runs compare by their current rows."""
     run = heap[place]
     while True:
         child = 2 * place + 1
         if child >= size:
             break
-        if child + 1 < size and _before(rows, cursors[heap[child + 1]], cursors[heap[child]]):
+        if child + 1 < size and _precedes(rows, cursors[heap[child + 1]], cursors[heap[child]]):
             child += 1
-        if not _before(rows, cursors[heap[child]], cursors[run]):
+        if not _precedes(rows, cursors[heap[child]], cursors[run]):
             break
         heap[place] = heap[child]
         place = child
@@ -121,10 +123,10 @@ def _heapify(rows: Array, cursors: Array, heap: Array) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _merge(
-    rows: Array, weights: Array, cursors: Array, ends: Array, heap: Array, size: Array, out: Array, counts: Array
+def _merge_block(
+    rows: Array, row_counts: Array, cursors: Array, ends: Array, heap: Array, size: Array, merged: Array, counts: Array
 ) -> int:
-    """Take the least rows of all runs until `out` is full or the runs are at their end -> rows used."""
+    """Move the least rows of all runs to `merged` until it is full or the runs are exhausted -> rows used."""
     used, order = 0, rows.shape[1]
     while size[0] > 0:
         run = heap[0]
@@ -133,14 +135,14 @@ def _merge(
         for k in range(order):
             if not equal:
                 break
-            equal = out[used - 1, k] == rows[row, k]
+            equal = merged[used - 1, k] == rows[row, k]
         if not equal:
-            if used == len(out):
+            if used == len(merged):
                 break
-            out[used] = rows[row]
+            merged[used] = rows[row]
             counts[used] = 0
             used += 1
-        counts[used - 1] += weights[row]
+        counts[used - 1] += row_counts[row]
         cursors[run] += 1
         if cursors[run] == ends[run]:
             size[0] -= 1
@@ -151,7 +153,7 @@ def _merge(
 
 @njit(cache=True, nogil=True)
 def _compare(rows: Array, last: Array, begun: bool, shared: Array) -> None:
-    """How many leading words each row shares with the one before it; the first with the last of the block before."""
+    """The number of leading words that each row shares with the previous one; `last` ends the previous block."""
     for number in range(len(shared)):
         equal = 0
         if number > 0 or begun:

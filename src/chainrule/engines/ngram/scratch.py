@@ -1,4 +1,4 @@
-"""Where large arrays live: in memory, or in files that the system may page out, where memory is to be bounded."""
+"""Allocation of large arrays: in memory, or in temporary files that the system can page out if memory is limited."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from chainrule.base.arrays import Array
+
 Number = Any
-"""An integer inside a compiled function: numpy's or Python's, as it comes."""
+"""An integer inside a compiled function: of numpy or of Python."""
+
+SCRATCH_PREFIX = "counting-"
+"""Prefix of the names of temporary folders."""
 
 
-SCRATCH = "counting-"
-"""How the names of temporary folders begin."""
-
-
-class Room:
-    """Makes arrays. `memory` is the most bytes that may be held at once; None: as many as it takes."""
+class ArrayPool:
+    """Allocates arrays. `memory` limits the bytes held at once; None means no limit."""
 
     def __init__(self, memory: int | None = None, folder: Path | None = None) -> None:
         self.memory = memory
@@ -30,30 +30,30 @@ class Room:
         self._mapped: list[np.memmap[Any, Any]] = []
 
     def empty(self, size: int, dtype: Any) -> Array:
-        """An array to fill; what was not written yet takes no space."""
+        """An uninitialised array; parts that are never written occupy no space."""
         if self.folder is None or size == 0:
             return np.empty(size, dtype)
-        self._mapped.append(np.memmap(self.path(), dtype, "w+", shape=(size,)))
+        self._mapped.append(np.memmap(self.new_path(), dtype, "w+", shape=(size,)))
         return self._mapped[-1]
 
-    def rest(self) -> None:
-        """Let go of the memory behind files: what is used again is read again. To be called between two stages."""
+    def release(self) -> None:
+        """Release the memory behind mapped files; data that is used again is read again. Call it between stages."""
         if hasattr(mmap, "MADV_DONTNEED"):
             for array in self._mapped:
                 array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
-    def path(self) -> Path:
-        """The name of a new file."""
+    def new_path(self) -> Path:
+        """The path of a new file."""
         assert self.folder is not None
         self._files += 1
         return self.folder / f"{self._files}.bin"
 
 
 @contextlib.contextmanager
-def open_room(memory: int | None, needed: int, scratch: Path | None) -> Iterator[Room]:
-    """Memory, or a temporary folder in `scratch` if more than `memory` bytes will be needed."""
+def open_array_pool(memory: int | None, needed: int, scratch: Path | None) -> Iterator[ArrayPool]:
+    """A pool in memory, or in a temporary folder inside `scratch` if more than `memory` bytes are needed."""
     if memory is None or needed <= memory:
-        yield Room()
+        yield ArrayPool()
         return
-    with tempfile.TemporaryDirectory(dir=scratch, prefix=SCRATCH) as name:
-        yield Room(memory, Path(name))
+    with tempfile.TemporaryDirectory(dir=scratch, prefix=SCRATCH_PREFIX) as name:
+        yield ArrayPool(memory, Path(name))

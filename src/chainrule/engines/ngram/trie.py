@@ -1,16 +1,14 @@
 """The n-grams of a text and their counts, as a trie in flat arrays.
 
-Nodes are numbered level by level, and within a level in sorted order, so the children of a node lie side by side, in
-order of their words, and those of the next node follow them:
+Nodes are numbered level by level, and within a level in sorted order. The children of a node are therefore adjacent,
+sorted by word, and followed by the children of the next node:
 
     level 1     every word of the vocabulary, seen or not: node w is the word w
-    level k     the n-grams of k words; node x has the word words[x], its context is its parent
-    children    of x: first[x] to first[x + 1]
-    link        of x: the n-gram without its first word, one level up
+    level k     the n-grams of k words; the last word of node j is words[j], its context is its parent
+    children    of j: first[j] to first[j + 1]
+    link        of j: the n-gram without its first word, one level up
 
-A text larger than the memory it may use is sorted in pieces that are kept on disk and merged; the result is the same.
-
-Legend: N order, X nodes.
+A text that exceeds the memory limit is sorted in parts, which are stored on disk and merged; the result is the same.
 """
 
 from __future__ import annotations
@@ -24,15 +22,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from chainrule.engines.ngram.merging import Runs
-from chainrule.engines.ngram.scratch import Array, Number, Room
+from chainrule.base.arrays import Array
+from chainrule.engines.ngram.merging import SortedRuns
+from chainrule.engines.ngram.scratch import ArrayPool, Number
 from chainrule.engines.ngram.windows import NOTHING, Windows, sort_windows, stream
 from chainrule.errors import DataError
 
-BYTES_A_TOKEN = 24
-"""Memory that sorting takes for each token of a piece."""
+BYTES_PER_TOKEN = 24
+"""Memory that sorting takes per token of a part."""
 
-MOST_NODES = 0xFFFF_FFF0
+MAX_NODES = 0xFFFF_FFF0
 GATHER = 4096
 """Windows fetched at once."""
 
@@ -44,15 +43,15 @@ class Trie:
     order: int
     eos: int
     across_lines: bool
-    opening: Array  # the first N - 1 tokens of the text
-    starts: Array  # int64, N + 1
-    words_X: Array  # uint32
-    counts_X: Array  # uint32, raw; of a word: how often it is predicted
-    first_X: Array  # uint32, one for each node below level N, and one more
-    links_X: Array  # uint32; of a word: 0, which means nothing
+    opening: Array  # the first order - 1 tokens of the text
+    starts: Array  # int64, O + 1
+    words_J: Array  # uint32
+    counts_J: Array  # uint32, raw; of a word: how often it is predicted
+    first_Y: Array  # uint32, Y + 1: one for each node below the highest level, and the end
+    links_J: Array  # uint32; of words always 0, unused
 
     def level(self, k: int) -> slice:
-        """The nodes of level k, 1 to N."""
+        """The nodes of level k, from 1 to the order."""
         return slice(int(self.starts[k - 1]), int(self.starts[k]))
 
     @property
@@ -61,21 +60,21 @@ class Trie:
 
     @property
     def contexts(self) -> int:
-        """How many nodes may have children."""
-        return len(self.first_X) - 1
+        """The number of nodes that can have children."""
+        return len(self.first_Y) - 1
 
     def counts(self, k: int) -> Array:
         """Raw counts of the n-grams of k words."""
-        return self.counts_X[self.level(k)]
+        return self.counts_J[self.level(k)]
 
     def ngrams(self, k: int) -> Array:
-        """The n-grams of k words as rows of ids, sorted -> (n, k)."""
+        """The n-grams of k words as sorted rows of k ids."""
         nodes = np.arange(self.starts[k - 1], self.starts[k])
         columns = []
         for level in range(k, 0, -1):
-            columns.append(self.words_X[nodes])
+            columns.append(self.words_J[nodes])
             if level > 1:
-                nodes = np.searchsorted(self.first_X, nodes, side="right") - 1
+                nodes = np.searchsorted(self.first_Y, nodes, side="right") - 1
         return np.stack(columns[::-1], 1)
 
 
@@ -86,36 +85,36 @@ def count(
     eos: int,
     across_lines: bool,
     vocab_size: int,
-    room: Room | None = None,
+    pool: ArrayPool | None = None,
     threads: int = 1,
 ) -> Trie:
     """All n-grams of up to `order` words of a text."""
-    room = room or Room()
+    pool = pool or ArrayPool()
     places, ending = len(tokens) + 1, -1 if across_lines else eos
-    if places > MOST_NODES:
-        raise DataError(f"the text has {len(tokens)} tokens, more than {MOST_NODES}; count a part of it")
-    piece = max(order, min(places, places if room.memory is None else room.memory // BYTES_A_TOKEN))
-    runs = None if piece >= places or room.folder is None else Runs(room.folder, order, ending)
+    if places > MAX_NODES:
+        raise DataError(f"the text has {len(tokens)} tokens, more than the limit of {MAX_NODES}; count a part of it")
+    part = max(order, min(places, places if pool.memory is None else pool.memory // BYTES_PER_TOKEN))
+    runs = None if part >= places or pool.folder is None else SortedRuns(pool.folder, order, ending)
     bounds = np.zeros(order, np.int64)
-    for begin in range(0, places, piece):
-        end = min(begin + piece, places)
+    for begin in range(0, places, part):
+        end = min(begin + part, places)
         ids = stream(tokens, begin, end, eos, order)
         windows = sort_windows(ids, end - begin, order=order, vocab_size=vocab_size, eos=ending, threads=threads)
         bounds += _bounds(windows.shared, order)
         if runs is not None:
             runs.add(windows)
-    blocks = [windows] if runs is None else runs.merged()
-    trie = _build(blocks, bounds, order, eos, across_lines, vocab_size, room)
+    blocks = [windows] if runs is None else runs.merge()
+    trie = _build(blocks, bounds, order, eos, across_lines, vocab_size, pool)
     del windows, blocks  # as large as the text
     trie.opening = np.asarray(tokens[: order - 1])
-    trie.counts_X[:vocab_size] = _word_counts(tokens, vocab_size)
-    _link(trie, room, threads)
+    trie.counts_J[:vocab_size] = _word_counts(tokens, vocab_size)
+    _link(trie, pool, threads)
     return trie
 
 
 @njit(cache=True, nogil=True)
 def _bounds(shared: Array, order: int) -> Array:
-    """At most how many n-grams of each order the windows hold: those that differ from the window before."""
+    """Upper bounds of the number of n-grams of each order: the windows that differ from the previous one."""
     bounds = np.zeros(256, np.int64)
     for slot in range(len(shared)):
         bounds[shared[slot]] += 1
@@ -136,73 +135,76 @@ def _build(
     eos: int,
     across_lines: bool,
     vocab_size: int,
-    room: Room,
+    pool: ArrayPool,
 ) -> Trie:
-    """Read the nodes off sorted windows; first each level in a place of its own that is surely large enough."""
+    """Build the nodes from sorted windows: first each level in a range of its upper bound, then without the gaps."""
     bounds[0] = vocab_size
     offsets = np.concatenate([[0], np.cumsum(bounds)])
-    words_X, counts_X = room.empty(int(offsets[-1]), np.uint32), room.empty(int(offsets[-1]), np.uint32)
-    first_X = room.empty(int(offsets[-2]) + 1, np.uint32)
-    state = _State(np.zeros(order + 1, np.int64), np.full(order, -1, np.int64), np.zeros(1, np.int64))
+    words_J, counts_J = pool.empty(int(offsets[-1]), np.uint32), pool.empty(int(offsets[-1]), np.uint32)
+    first_Y = pool.empty(int(offsets[-2]) + 1, np.uint32)
+    state = _BuildState(np.zeros(order + 1, np.int64), np.full(order, -1, np.int64), np.zeros(1, np.int64))
     ending = -1 if across_lines else eos
     for block in blocks:
-        _read_off(*block, ending, offsets, words_X, counts_X, first_X, *state)
-    _finish(vocab_size, offsets, counts_X, first_X, *state)
+        _append_nodes(*block, ending, offsets, words_J, counts_J, first_Y, *state)
+    _finish(vocab_size, offsets, counts_J, first_Y, *state)
     sizes = np.concatenate([[vocab_size], state.sizes[1:order]])
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    if starts[-1] > MOST_NODES:
-        raise DataError(f"the text has {starts[-1]} n-grams, more than {MOST_NODES}; choose a lower order")
-    for k in range(order):  # close the ranks
+    if starts[-1] > MAX_NODES:
+        raise DataError(f"the text has {starts[-1]} n-grams, more than the limit of {MAX_NODES}; choose a lower order")
+    for k in range(order):
         source, target = slice(offsets[k], offsets[k] + sizes[k]), slice(starts[k], starts[k + 1])
-        words_X[target], counts_X[target] = words_X[source], counts_X[source]
+        words_J[target], counts_J[target] = words_J[source], counts_J[source]
         if k + 1 < order:
-            first_X[target] = first_X[source] + np.uint32(starts[k + 1])
+            first_Y[target] = first_Y[source] + np.uint32(starts[k + 1])
     contexts = starts[-2]
-    first_X[contexts] = starts[-1]
-    words_X[:vocab_size] = np.arange(vocab_size)
-    links_X = room.empty(int(starts[-1]), np.uint32)
+    first_Y[contexts] = starts[-1]
+    words_J[:vocab_size] = np.arange(vocab_size)
+    links_J = pool.empty(int(starts[-1]), np.uint32)
     return Trie(
         order,
         eos,
         across_lines,
         np.empty(0, np.uint32),
         starts,
-        words_X[: starts[-1]],
-        counts_X[: starts[-1]],
-        first_X[: contexts + 1],
-        links_X,
+        words_J[: starts[-1]],
+        counts_J[: starts[-1]],
+        first_Y[: contexts + 1],
+        links_J,
     )
 
 
-class _State(NamedTuple):
-    """Where reading off stands, from one block to the next."""
+class _BuildState(NamedTuple):
+    """The state of building, carried from block to block."""
 
-    sizes: Array  # nodes of each level so far; of level 1: the last word, and one
-    begun: Array  # windows seen before the open node of each level; -1: none is open
-    total: Array  # windows seen
+    sizes: Array  # nodes of each level so far; of level 1: the last word + 1
+    begun: Array  # number of windows before the open node of each level; -1: no node is open
+    total: Array  # number of windows so far
 
 
 @njit(cache=True, nogil=True)
-def _read_off(
+def _append_nodes(
     ids: Array,
     places: Array,
     shared: Array,
-    weights: Array,
+    counts: Array,
     eos: int,
     offsets: Array,
-    words_X: Array,
-    counts_X: Array,
-    first_X: Array,
+    words_J: Array,
+    counts_J: Array,
+    first_Y: Array,
     sizes: Array,
     begun: Array,
     total: Array,
 ) -> None:
-    """Append the nodes of sorted windows: one at each level below which a window differs from the one before."""
+    """Append the nodes of sorted windows: one at each level from the first word that differs from the previous window.
+
+    The last three arguments are the fields of a `_BuildState`.
+    """
     order, seen = len(begun), total[0]
     windows, new = np.empty((GATHER, order), np.uint32), np.empty(GATHER, np.int64)
     slot = 0
     while slot < len(places):
-        # The windows that differ from the one before, fetched all at once: reads without branches overlap.
+        # The windows that differ from the previous one are fetched together: reads without branches overlap.
         used, last = 0, slot
         while last < len(places) and used < GATHER:
             new[used] = last
@@ -213,10 +215,10 @@ def _read_off(
             for k in range(order):
                 windows[number, k] = ids[place + k]
         for number in range(used):
-            seen += _between(weights, slot, new[number])
+            seen += _occurrences(counts, slot, new[number])
             slot = new[number]
             equal = np.int64(shared[slot])
-            _close(equal, seen, offsets, counts_X, sizes, begun)
+            _close(equal, seen, offsets, counts_J, sizes, begun)
             for k in range(equal, order):
                 token = windows[number, k]
                 if token == NOTHING:
@@ -224,90 +226,90 @@ def _read_off(
                 if k == 0:
                     if order > 1:
                         for word in range(sizes[0], token + 1):
-                            first_X[word] = sizes[1]
+                            first_Y[word] = sizes[1]
                     sizes[0] = token + 1
                 else:
                     node = offsets[k] + sizes[k]
-                    words_X[node] = token
+                    words_J[node] = token
                     if k + 1 < order:
-                        first_X[node] = sizes[k + 1]
+                        first_Y[node] = sizes[k + 1]
                     sizes[k] += 1
                 begun[k] = seen
                 if k > 0 and token == eos:
                     break
-        seen += _between(weights, slot, last)
+        seen += _occurrences(counts, slot, last)
         slot = last
     total[0] = seen
 
 
 @njit(cache=True, nogil=True)
-def _between(weights: Array, begin: int, end: int) -> int:
-    """How many windows lie between two slots."""
-    return weights[begin:end].sum() if len(weights) else end - begin
+def _occurrences(counts: Array, begin: int, end: int) -> int:
+    """The number of windows in a range of slots."""
+    return counts[begin:end].sum() if len(counts) else end - begin
 
 
 @njit(cache=True, nogil=True)
-def _close(equal: Number, seen: Number, offsets: Array, counts_X: Array, sizes: Array, begun: Array) -> None:
-    """Nothing more comes of the open nodes above level `equal`: note their counts."""
+def _close(equal: Number, seen: Number, offsets: Array, counts_J: Array, sizes: Array, begun: Array) -> None:
+    """Close the open nodes above level `equal` and store their counts."""
     for k in range(equal, len(begun)):
         if begun[k] >= 0:
-            counts_X[offsets[k] + sizes[k] - 1] = seen - begun[k]
+            counts_J[offsets[k] + sizes[k] - 1] = seen - begun[k]
             begun[k] = -1
 
 
 @njit(cache=True, nogil=True)
 def _finish(
-    vocab_size: int, offsets: Array, counts_X: Array, first_X: Array, sizes: Array, begun: Array, total: Array
+    vocab_size: int, offsets: Array, counts_J: Array, first_Y: Array, sizes: Array, begun: Array, total: Array
 ) -> None:
-    """Close what is open, and give the words that never came no children."""
-    _close(0, total[0], offsets, counts_X, sizes, begun)
+    """Close all open nodes, and give the words after the last one no children."""
+    _close(0, total[0], offsets, counts_J, sizes, begun)
     if len(begun) > 1:
         for word in range(sizes[0], vocab_size):
-            first_X[word] = sizes[1]
+            first_Y[word] = sizes[1]
 
 
-def _link(trie: Trie, room: Room, threads: int) -> None:
-    """Find every n-gram without its first word."""
-    trie.links_X[: trie.vocab_size] = 0
+def _link(trie: Trie, pool: ArrayPool, threads: int) -> None:
+    """Find the link of every n-gram: the n-gram without its first word."""
+    trie.links_J[: trie.vocab_size] = 0
     if trie.order > 1:
-        trie.links_X[trie.level(2)] = trie.words_X[trie.level(2)]
+        trie.links_J[trie.level(2)] = trie.words_J[trie.level(2)]
     for k in range(3, trie.order + 1):
-        room.rest()
-        share_out(trie.level(k - 1), threads, _link_children, trie.words_X, trie.first_X, trie.links_X)
+        pool.release()
+        run_in_parts(trie.level(k - 1), threads, _link_children, trie.words_J, trie.first_Y, trie.links_J)
 
 
-def share_out(nodes: slice, threads: int, kernel: Callable[..., None], *arguments: Any) -> None:
-    """kernel(begin, end, *arguments) for all of the nodes, in parts that threads take one after the other."""
+def run_in_parts(nodes: slice, threads: int, kernel: Callable[..., None], *arguments: Any) -> None:
+    """Call kernel(begin, end, *arguments) for parts that cover the nodes, on several threads."""
     cuts = np.linspace(nodes.start, nodes.stop, (8 * threads if nodes.stop - nodes.start > 10_000 else 1) + 1)
-    with ThreadPoolExecutor(threads) as pool:
-        for job in [pool.submit(kernel, int(begin), int(end), *arguments) for begin, end in pairwise(cuts)]:
+    with ThreadPoolExecutor(threads) as executor:
+        for job in [executor.submit(kernel, int(begin), int(end), *arguments) for begin, end in pairwise(cuts)]:
             job.result()
 
 
 @njit(cache=True, nogil=True)
-def _link_children(begin: int, end: int, words_X: Array, first_X: Array, links_X: Array) -> None:
-    """Link the children of some parents. They are found among the children of the parent's link, in the same order."""
+def _link_children(begin: int, end: int, words_J: Array, first_Y: Array, links_J: Array) -> None:
+    """Link the children of a range of parents: they are among the children of the parent's link, in the same order."""
     for parent in range(begin, end):
-        link = links_X[parent]
-        low, high = np.int64(first_X[link]), np.int64(first_X[link + 1])
-        for child in range(first_X[parent], first_X[parent + 1]):
-            low = find(words_X, words_X[child], low, high)
-            links_X[child] = low
+        link = links_J[parent]
+        low, high = np.int64(first_Y[link]), np.int64(first_Y[link + 1])
+        for child in range(first_Y[parent], first_Y[parent + 1]):
+            low = find(words_J, words_J[child], low, high)
+            links_J[child] = low
             low += 1
 
 
 @njit(cache=True, nogil=True)
-def find(words_X: Array, word: Number, low: Number, high: Number) -> Number:
-    """The place of a word among sorted words[low:high], -1 if it is not there. Near the front it is found at once."""
+def find(words_J: Array, word: Number, low: Number, high: Number) -> Number:
+    """The position of a word in the sorted words_J[low:high], -1 if it is missing; words near the front are fastest."""
     step = 1
-    while low + step < high and words_X[low + step] <= word:
+    while low + step < high and words_J[low + step] <= word:
         low += step
         step *= 2
     high = min(high, low + step)
     while high - low > 1:
         middle = (low + high) >> 1
-        if words_X[middle] <= word:
+        if words_J[middle] <= word:
             low = middle
         else:
             high = middle
-    return low if low < high and words_X[low] == word else -1
+    return low if low < high and words_J[low] == word else -1

@@ -1,16 +1,15 @@
-"""Every window of N tokens of a text, in sorted order: what all counts are read off.
+"""Every window of n tokens of a text in sorted order, from which all counts follow; n is the order of the model.
 
-A window starts at each token and holds it and the N-1 after it. In sorted order equal windows lie together, and so do
-windows with equal beginnings, so the n-grams of every order up to N are runs of neighbours: one sort counts them all.
+A window starts at each token and contains it and the n - 1 tokens after it. In sorted order equal windows are adjacent,
+and so are windows with equal beginnings: the n-grams of every order are groups of adjacent windows, and one sort counts
+them all.
 
 A text is `eos` and its tokens. Where lines are independent, a window ends with the first `eos` after its first token,
-for no n-gram goes past the end of a line; an `eos` that starts a window is the beginning of the line after it.
+because no n-gram crosses the end of a line; an `eos` that starts a window is the beginning of the next line.
 
-The sort goes a word or a few at a time. Windows are first dealt out by their first word; then each group of windows
-that are equal so far is sorted by the words that follow, many groups at once, as integers of (group, words, slot) which
-one call of numpy sorts.
-
-Legend: N order; a slot is a place in sorted order.
+The sort is a radix sort from the first word on. A counting sort orders the windows by their first word. Then each group
+of windows that are equal so far is sorted by the next one or more words; many groups are sorted together, as integers
+of (group, words, slot), by one call of numpy. A slot is a position in sorted order.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from chainrule.engines.ngram.scratch import Array
+from chainrule.base.arrays import Array
 
 NOTHING = np.uint32(0xFFFFFFFF)
-"""Stands after the last token of a text."""
+"""The id after the last token of a text."""
 
 SAME, ENDED = np.uint8(255), np.uint8(254)
-"""In `shared`: equal to the window before it as far as compared; equal to it, and both have ended."""
+"""In `shared`: equal to the previous window as far as compared; equal to it, and both have ended."""
 
 SPAN = 1 << 20
-"""Windows sorted by one call, at most, unless one group is larger."""
+"""The largest number of windows that one call sorts, unless a single group is larger."""
 
 KEY_BITS = 64
 MIDDLE_BITS = 26
-"""Of a key, left to groups and slots where there is a choice: spans of some thousand windows."""
+"""Bits of a key reserved for groups and slots where there is a choice: spans of some thousand windows."""
 
 
 class Windows(NamedTuple):
-    """Sorted windows. That of slot i begins at ids[places[i]], and ends after N tokens, with eos, or before NOTHING."""
+    """Sorted windows. That of slot i begins at ids[places[i]] and ends after n tokens, with eos, or before NOTHING."""
 
     ids: Array  # uint32
     places: Array  # uint32
-    shared: Array  # uint8: leading tokens that a window has in common with the one before it; N or more: all
-    weights: Array  # uint32: how often it occurs; empty: each once
+    shared: Array  # uint8: number of leading tokens equal to those of the previous window; n or more: all
+    counts: Array  # uint32: occurrences of each window; empty: one each
 
 
 def stream(tokens: Array, begin: int, end: int, eos: int, order: int) -> Array:
-    """Places `begin` to `end` of eos and the tokens, and the N places after, NOTHING beyond the last -> uint32."""
+    """Places `begin` to `end` of eos and the tokens, and the n places after them, NOTHING after the last -> uint32."""
     ids = np.full(end - begin + order, NOTHING, np.uint32)
     first = max(begin, 1)  # place 0 is the eos before the text
     known = tokens[first - 1 : end + order - 1]
@@ -59,27 +58,27 @@ def stream(tokens: Array, begin: int, end: int, eos: int, order: int) -> Array:
 
 
 def sort_windows(ids: Array, count: int, *, order: int, vocab_size: int, eos: int, threads: int) -> Windows:
-    """The windows that start at the first `count` places of `ids`. `eos` is -1 where windows run across lines."""
+    """Sort the windows that start at the first `count` places of `ids`; `eos` is -1 if windows may cross lines."""
     places, shared = np.empty(count, np.uint32), np.empty(count, np.uint8)
-    _deal(ids, count, vocab_size, places, shared)
+    _sort_by_first_word(ids, count, vocab_size, places, shared)
     word_bits, depth = int(vocab_size + 1).bit_length(), 1
     slot_bits = max(MIDDLE_BITS, int(_largest_group(shared)).bit_length())
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads) as executor:
         while depth < order:
             words = min(order - depth, max(1, (KEY_BITS - slot_bits) // word_bits))
 
             def refine(span: tuple[int, int], depth: int = depth, words: int = words) -> None:
                 _refine(ids, places, shared, span, depth, words, word_bits, eos)
 
-            room = KEY_BITS - words * word_bits
-            for _ in pool.map(refine, _spans(shared, min(SPAN, 1 << ((room - 1) // 2)))):
+            spare_bits = KEY_BITS - words * word_bits
+            for _ in executor.map(refine, _spans(shared, min(SPAN, 1 << ((spare_bits - 1) // 2)))):
                 pass
             depth += words
     return Windows(ids, places, shared, np.empty(0, np.uint32))
 
 
 def _spans(shared: Array, size: int) -> Iterator[tuple[int, int]]:
-    """Cut the slots into spans of at most `size`, or of one group if that is larger."""
+    """Divide the slots into spans of at most `size`, or of one group if that is larger."""
     begin = 0
     while begin < len(shared):
         end = _cut(shared, begin, begin + size)
@@ -89,7 +88,7 @@ def _spans(shared: Array, size: int) -> Iterator[tuple[int, int]]:
 
 @njit(cache=True, nogil=True)
 def _cut(shared: Array, begin: int, end: int) -> int:
-    """The start of the group at slot `end`; where that is `begin`, the end of the group."""
+    """The start of the group at slot `end`; if that is `begin`, the end of the group."""
     if end >= len(shared):
         return len(shared)
     cut = end
@@ -103,8 +102,8 @@ def _cut(shared: Array, begin: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _deal(ids: Array, count: int, vocab_size: int, places: Array, shared: Array) -> None:
-    """Put all places in order of their first token."""
+def _sort_by_first_word(ids: Array, count: int, vocab_size: int, places: Array, shared: Array) -> None:
+    """Sort all places by their first token: a counting sort."""
     starts = np.zeros(vocab_size + 1, np.int64)
     for place in range(count):
         starts[ids[place] + 1] += 1
@@ -122,7 +121,7 @@ def _deal(ids: Array, count: int, vocab_size: int, places: Array, shared: Array)
 
 @njit(cache=True, nogil=True)
 def _largest_group(shared: Array) -> int:
-    """The most windows with the same first token."""
+    """The largest number of windows with the same first token."""
     largest, size = 0, 0
     for slot in range(len(shared)):
         size = size + 1 if shared[slot] == SAME else 1
@@ -140,7 +139,7 @@ def _refine(
     word_bits: int,
     eos: int,
 ) -> None:
-    """Sort the windows of every group in a span of slots by `words` tokens from `depth` on; mark where they differ."""
+    """Sort the windows of each group in a span of slots by `words` tokens from `depth` on; mark where they differ."""
     begin, end = span
     keys, slots = np.empty(end - begin, np.uint64), np.empty(end - begin, np.uint32)
     slot_bits = int(end - begin).bit_length()
@@ -151,12 +150,12 @@ def _refine(
     _add_words(ids, places, begin, depth, words, word_bits, slot_bits, eos, keys, slots)
     keys.sort()
     before = places[begin:end].copy()
-    _place(keys, slots, places, shared, before, depth, words, word_bits, slot_bits, eos)
+    _apply_order(keys, slots, places, shared, before, depth, words, word_bits, slot_bits, eos)
 
 
 @njit(cache=True, nogil=True)
 def _list_active(shared: Array, begin: int, end: int, shift: int, keys: Array, slots: Array) -> int:
-    """The slots of groups of two or more, and their group's number as the head of the key -> how many."""
+    """List the slots of groups of two or more, with the number of the group as the head of the key -> the number."""
     used, group = 0, 0
     for slot in range(begin, end):
         grouped = shared[slot] == SAME
@@ -182,7 +181,7 @@ def _add_words(
     keys: Array,
     slots: Array,
 ) -> None:
-    """Put the words (as id + 1; 0 after the end) and the slot into the keys. Free of branches: the reads overlap."""
+    """Put the words (as id + 1; 0 after the end) and the slot into the keys. Without branches, so the reads overlap."""
     for number in range(len(keys)):
         slot = slots[number]
         place = np.int64(places[slot]) + depth
@@ -195,7 +194,7 @@ def _add_words(
 
 
 @njit(cache=True, nogil=True)
-def _place(
+def _apply_order(
     keys: Array,
     slots: Array,
     places: Array,
@@ -207,7 +206,7 @@ def _place(
     slot_bits: int,
     eos: int,
 ) -> None:
-    """Put the windows where the sorted keys say. Groups keep their slots, so the i-th key goes to the i-th slot."""
+    """Move the windows to the order of the keys. Groups keep their slots, so the i-th key belongs to the i-th slot."""
     slot_mask = (np.uint64(1) << np.uint64(slot_bits)) - np.uint64(1)
     word_mask = (np.uint64(1) << np.uint64(word_bits)) - np.uint64(1)
     last_head = np.uint64(0)

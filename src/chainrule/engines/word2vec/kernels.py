@@ -1,23 +1,17 @@
-"""The inner loops of word2vec: a piece of the text read once, each word of it moved nearer to what stands around it.
+"""The inner loops of word2vec: one pass over a part of the text, with a gradient step for each prediction.
 
-A sentence is read without unknown words and, by a draw, without some of the frequent ones. Each word of it is a centre,
-and the words at most so many places from it are its context. Skip-gram learns from each of these by itself, CBOW from
-their mean:
+A sentence is read without unknown words and without some frequent words, which are dropped at random. Each remaining
+word is a centre, and the words within the window around it are its context. Skip-gram predicts the centre from each
+word of the context; CBOW predicts it from their mean. With the vector h of the context,
 
-    L = -log σ(o_centre·h) - Σ_k log σ(-o_k·h)        o_k: outputs of words that were drawn   (negative sampling)
-    L = -Σ_n log σ(±node_n·h)                          n: the nodes on the way to the centre   (hierarchical softmax)
+    L = -log σ(o_centre·h) - Σ_k log σ(-o_k·h)        o_k: outputs of the words drawn         (negative sampling)
+    L = -Σ_n log σ(±node_n·h)                          n: the nodes on the path to the centre  (hierarchical softmax)
 
-A step goes down the gradient of L at once, all rows that take part from where they stand, without locks: threads may
-undo a little of each other's work. The sigmoid comes from a table, straight lines between its points; a score beyond
-±6 is left as it is.
+Each step follows the gradient of L at the current rows, without locks: concurrent threads may overwrite a few of each
+other's updates. The sigmoid is interpolated linearly in a table; a score beyond ±6 has no gradient.
 
-Draws are splitmix64 (Steele et al. 2014): draw n of a stream is a hash of its start and n. There are three streams, of
-which words are kept, of how far contexts reach and of which words are negative, so that one can look ahead in the last.
-
-All is written for rows of a fixed length that the compiler knows (`width`, a multiple of 8, filled up with zeros). Only
-then are the loops straight rows of vector instructions.
-
-Legend: V words, D width, I ids of the tokeniser, E points of a table, P decisions in the tree.
+The loops are compiled for rows of a fixed length (`width`, a multiple of 8, padded with zeros): only then does the
+compiler vectorise them completely.
 """
 
 from __future__ import annotations
@@ -32,140 +26,107 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-Array = np.ndarray[Any, Any]
-
-LEFT_OUT, END = -1, -2
-"""What stands for a token that is no word: it is passed over, or ends the sentence."""
-
-LONGEST = 10_000
-"""Words of a sentence; a longer one is taken in pieces."""
-
-HIGHEST, POINTS = 6.0, 768
-"""The tables go from -HIGHEST to HIGHEST in so many steps; the line between two points is off by 3e-6 at most."""
-
-MEASURED = 16
-"""One centre in so many has its loss added up."""
-
-QUICK = {"reassoc", "contract", "nsz", "arcp"}
-PER_UNIT = np.float32(POINTS / (2 * HIGHEST))
-ROUND, FIRST_FACTOR, SECOND_FACTOR = (
-    np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+from chainrule.base.arrays import Array
+from chainrule.engines.word2vec.random_streams import (
+    FAST_MATH,
+    KEEP_STREAM,
+    REACH_STREAM,
+    draw,
+    draw_below,
+    draw_negative,
+    inlined,
+    start_streams,
 )
-LOW = np.uint64(0xFFFFFFFF)
-KEEPING, REACHING, CHOOSING = 0, 1, 2
-"""The streams of draws."""
 
-LINE = 16
-"""Numbers of four bytes that come from memory together."""
+UNKNOWN, SENTENCE_END = -1, -2
+"""The words of tokens that are none: skipped, or the end of the sentence."""
 
+MAX_SENTENCE = 10_000
+"""Words of a sentence; longer sentences are split."""
 
-class Tables(NamedTuple):
-    """What is looked up and never changes."""
+MAX_SCORE, TABLE_STEPS = 6.0, 768
+"""The tables cover -MAX_SCORE to MAX_SCORE; the error of linear interpolation is at most 3e-6."""
 
-    words_I: Array  # the word of each id, or LEFT_OUT, or END; int32
-    keep_V: Array  # a word stays if its draw of 32 bits is at most this; uint32
-    choices_V: Array  # alias table of the negative words, see `sampling.py`; uint64
-    sigmoid_E: Array
-    softplus_E: Array  # log(1 + e^-x)
-    starts_V: Array  # the ways through the tree, see `huffman.py`
-    nodes_P: Array
-    left_P: Array
+MEASURE_EVERY = 16
+"""One centre in this many contributes to the reported loss."""
+
+STEPS_PER_UNIT = np.float32(TABLE_STEPS / (2 * MAX_SCORE))
+CACHE_LINE = 16
+"""Four-byte numbers that are loaded from memory together."""
 
 
-class Weights(NamedTuple):
-    """What is learned, V × D each, or 0 × D where there is none."""
+class LookupTables(NamedTuple):
+    """Constant tables."""
+
+    words_I: Array  # the word of each id, or UNKNOWN, or SENTENCE_END; int32
+    keep_V: Array  # a word is kept if a draw of 32 bits is at most this; uint32
+    aliases_V: Array  # alias table of the negative words, see `sampling.py`; uint64
+    sigmoid: Array  # TABLE_STEPS + 1 values of σ(x); float32
+    softplus: Array  # TABLE_STEPS + 1 values of log(1 + e^-x); float32
+    starts_V: Array  # the paths of the tree, see `TreePaths` in `huffman.py`
+    nodes_N: Array
+    left_N: Array
+
+
+class Word2VecWeights(NamedTuple):
+    """The learned matrices, V × D each, or 0 × D if unused."""
 
     inputs_VD: Array
     outputs_VD: Array  # of negative sampling
-    nodes_VD: Array  # of the tree: V - 1 rows, and one that is not used
+    nodes_VD: Array  # of the tree: V - 1 rows, and an unused one
 
 
-class Options(NamedTuple):
-    """What is learned, and how."""
+class SweepOptions(NamedTuple):
+    """The variant of word2vec."""
 
     skip_gram: bool
     hierarchical: bool
     negatives: int
     window: int
-    shrink: bool  # each centre draws how far its context reaches
-    mean: bool  # CBOW: the context is averaged, not summed
+    shrink: bool  # draw the reach of the context of each centre
+    mean: bool  # CBOW: average the context instead of summing it
 
 
-class Scratch(NamedTuple):
-    """Room for one thread."""
+class ThreadBuffers(NamedTuple):
+    """Working memory of one thread."""
 
-    words: Array
+    words: Array  # of the current sentence
     streams: Array
-    ahead: Array  # the next negative words
-    targets: Array
+    negatives: Array  # the next negative words, drawn ahead
+    targets: Array  # rows of the current prediction
     labels: Array
     slopes: Array
-    work_D: Array
+    step_D: Array  # the update of the source
     mean_D: Array
 
 
 @cache
 def make_sweep(width: int, skip_gram: bool, hierarchical: bool, sampled: bool) -> Callable[..., Any]:
-    """The loops for rows of `width` numbers and some of the losses; they are quickest with nothing left to choose.
+    """Compile the loops for rows of `width` numbers and one combination of losses: constants make them fastest.
 
-    They take tokens, tables, weights, options, rate, seed and totals. `totals` are four numbers that are added to:
-    words read, predictions learned from, predictions whose loss was measured, and the sum of these losses.
+    The arguments are tokens, tables, weights, options, rate, seed and totals. Four numbers are added to `totals`: words
+    read, predictions learned from, predictions whose loss was measured, and the sum of these losses.
     """
 
-    @njit(cache=True, nogil=True, fastmath=QUICK)
+    @njit(cache=True, nogil=True, fastmath=FAST_MATH)
     def sweep(tokens, tables, weights, options, rate, seed, totals):  # type: ignore[no-untyped-def]
         _sweep(tokens, tables, weights, options, rate, seed, totals, width, skip_gram, hierarchical, sampled)
 
     return sweep
 
 
-inlined = njit(forceinline=True, fastmath=QUICK)
-
-
-# Draws
-
-
-@inlined
-def _hash(number):  # type: ignore[no-untyped-def]
-    number = (number ^ (number >> np.uint64(30))) * FIRST_FACTOR
-    number = (number ^ (number >> np.uint64(27))) * SECOND_FACTOR
-    return number ^ (number >> np.uint64(31))
-
-
-@inlined
-def _draw(streams, stream):  # type: ignore[no-untyped-def]
-    """The next 64 bits of a stream."""
-    streams[stream] += ROUND
-    return _hash(streams[stream])
-
-
-@inlined
-def _below(drawn, count):  # type: ignore[no-untyped-def]
-    """A number from 0 to count - 1 from the upper half of a draw."""
-    return ((drawn >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)
-
-
-@inlined
-def _choose(streams, choices_V):  # type: ignore[no-untyped-def]
-    """A negative word: a place of the table, and then its own word or its other one."""
-    drawn = _draw(streams, CHOOSING)
-    place = _below(drawn, len(choices_V))
-    entry = choices_V[place]
-    return np.int64(place) if (drawn & LOW) < (entry >> np.uint64(32)) else np.int64(entry & LOW)
-
-
 @intrinsic
-def _fetch(typing_context, rows_VD, row, column):  # type: ignore[no-untyped-def]
-    """Ask for a piece of a row that will be needed soon."""
+def _prefetch(typing_context, rows_VD, row, column):  # type: ignore[no-untyped-def]
+    """Load a part of a row into the cache ahead of its use."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         place = cgutils.get_item_pointer(context, builder, signature.args[0], array, list(arguments[1:]))
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        # To be written, to be kept, and data.
-        builder.call(ask, [builder.bitcast(place, byte), *(ir.Constant(number, flag) for flag in (1, 3, 1))])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        # The flags: for writing, with high locality, into the data cache.
+        builder.call(prefetch, [builder.bitcast(place, byte), *(ir.Constant(number, flag) for flag in (1, 3, 1))])
         return context.get_dummy_value()
 
     return types.void(rows_VD, types.intp, types.intp), generate
@@ -175,37 +136,37 @@ def _fetch(typing_context, rows_VD, row, column):  # type: ignore[no-untyped-def
 
 
 @inlined
-def _between(table_E, score):  # type: ignore[no-untyped-def]
-    """A table at a score from -HIGHEST to HIGHEST, on the line between two points."""
-    place = (score + np.float32(HIGHEST)) * PER_UNIT
-    left = min(np.int64(place), np.int64(POINTS - 1))
-    below = table_E[np.uint64(left)]
-    return below + (place - np.float32(left)) * (table_E[np.uint64(left + 1)] - below)
+def _interpolate(table, score):  # type: ignore[no-untyped-def]
+    """The value of a table at a score from -MAX_SCORE to MAX_SCORE."""
+    place = (score + np.float32(MAX_SCORE)) * STEPS_PER_UNIT
+    left = min(np.int64(place), np.int64(TABLE_STEPS - 1))
+    below = table[np.uint64(left)]
+    return below + (place - np.float32(left)) * (table[np.uint64(left + 1)] - below)
 
 
 @inlined
-def _learn(source_D, rows_VD, count, rate, measured, tables, scratch, width):  # type: ignore[no-untyped-def]
-    """Move `count` rows, targets with labels, and leave in the scratch what the source is to be moved by -> the loss.
+def _update(source_D, rows_VD, count, rate, measured, tables, buffers, width):  # type: ignore[no-untyped-def]
+    """Update the rows of `count` targets, and store the update of the source in `step_D` -> the loss.
 
-    All slopes are taken before anything moves, so that a row which comes twice moves by the sum of its gradients.
+    All slopes are computed before any row changes, so a row that occurs twice moves by the sum of its gradients.
     """
-    targets, labels, slopes, work_D = scratch.targets, scratch.labels, scratch.slopes, scratch.work_D
+    targets, labels, slopes, step_D = buffers.targets, buffers.labels, buffers.slopes, buffers.step_D
     loss = np.float32(0)
     for k in range(count):
         row_D, score = rows_VD[targets[k]], np.float32(0)
         for d in range(width):
             score += source_D[d] * row_D[d]
-        bounded = min(max(score, np.float32(-HIGHEST)), np.float32(HIGHEST))
+        bounded = min(max(score, np.float32(-MAX_SCORE)), np.float32(MAX_SCORE))
         moved = np.float32(1) if bounded == score else np.float32(0)
-        slopes[k] = (labels[k] - _between(tables.sigmoid_E, bounded)) * rate * moved
+        slopes[k] = (labels[k] - _interpolate(tables.sigmoid, bounded)) * rate * moved
         if measured:
-            loss += _between(tables.softplus_E, bounded if labels[k] else -bounded) + abs(score - bounded)
+            loss += _interpolate(tables.softplus, bounded if labels[k] else -bounded) + abs(score - bounded)
     for d in range(width):
-        work_D[d] = 0
+        step_D[d] = 0
     for k in range(count):
         row_D, slope = rows_VD[targets[k]], slopes[k]
         for d in range(width):
-            work_D[d] += slope * row_D[d]
+            step_D[d] += slope * row_D[d]
     for k in range(count):
         row_D, slope = rows_VD[targets[k]], slopes[k]
         for d in range(width):
@@ -214,60 +175,60 @@ def _learn(source_D, rows_VD, count, rate, measured, tables, scratch, width):  #
 
 
 @inlined
-def _take_path(centre, tables, scratch):  # type: ignore[no-untyped-def]
-    """Make the way to a word the targets -> how many they are."""
+def _target_path(centre, tables, buffers):  # type: ignore[no-untyped-def]
+    """Make the nodes on the path to a word the targets -> their number."""
     first = tables.starts_V[centre]
     count = tables.starts_V[centre + 1] - first
     for k in range(count):
-        scratch.targets[k], scratch.labels[k] = tables.nodes_P[first + k], tables.left_P[first + k]
+        buffers.targets[k], buffers.labels[k] = tables.nodes_N[first + k], tables.left_N[first + k]
     return count
 
 
 @inlined
-def _take_negatives(centre, tables, outputs_VD, scratch, width):  # type: ignore[no-untyped-def]
-    """Make a word and the next negative ones the targets -> how many they are; those after them are asked for."""
-    targets, labels, ahead = scratch.targets, scratch.labels, scratch.ahead
+def _target_negatives(centre, tables, outputs_VD, buffers, width):  # type: ignore[no-untyped-def]
+    """Make a word and the next negative words the targets -> their number. Prefetch the rows of the following ones."""
+    targets, labels, negatives = buffers.targets, buffers.labels, buffers.negatives
     targets[0], labels[0], count = centre, 1, 1
-    for k in range(len(ahead)):
-        word, ahead[k] = ahead[k], _choose(scratch.streams, tables.choices_V)
-        for d in range(0, width, LINE):
-            _fetch(outputs_VD, ahead[k], d)  # type: ignore[call-arg]
+    for k in range(len(negatives)):
+        word, negatives[k] = negatives[k], draw_negative(buffers.streams, tables.aliases_V)
+        for d in range(0, width, CACHE_LINE):
+            _prefetch(outputs_VD, negatives[k], d)  # type: ignore[call-arg]
         if word != centre:
             targets[count], labels[count] = word, 0
             count += 1
     return count
 
 
-# The contexts of one centre. Both losses may be asked for; then each is gone down by itself, the tree's first.
+# The contexts of one centre. If both losses are used, each has a step of its own, the tree first.
 
 
 @inlined
-def _skip_gram(  # type: ignore[no-untyped-def]
-    centre, first, end, tables, weights, rate, measured, scratch, width, hierarchical, sampled
+def _learn_skip_gram(  # type: ignore[no-untyped-def]
+    centre, first, end, tables, weights, rate, measured, buffers, width, hierarchical, sampled
 ):
-    """Learn to tell the centre from each word of its context by itself -> the loss."""
-    words, loss = scratch.words, np.float32(0)
+    """Learn to predict the centre from each word of its context -> the loss."""
+    words, loss = buffers.words, np.float32(0)
     for place in range(first, end):
         if place == centre:
             continue
         source_D = weights.inputs_VD[words[place]]
         if hierarchical:
-            count = _take_path(words[centre], tables, scratch)
-            loss += _learn(source_D, weights.nodes_VD, count, rate, measured, tables, scratch, width)
+            count = _target_path(words[centre], tables, buffers)
+            loss += _update(source_D, weights.nodes_VD, count, rate, measured, tables, buffers, width)
             for d in range(width):
-                source_D[d] += scratch.work_D[d]
+                source_D[d] += buffers.step_D[d]
         if sampled:
-            count = _take_negatives(words[centre], tables, weights.outputs_VD, scratch, width)
-            loss += _learn(source_D, weights.outputs_VD, count, rate, measured, tables, scratch, width)
+            count = _target_negatives(words[centre], tables, weights.outputs_VD, buffers, width)
+            loss += _update(source_D, weights.outputs_VD, count, rate, measured, tables, buffers, width)
             for d in range(width):
-                source_D[d] += scratch.work_D[d]
+                source_D[d] += buffers.step_D[d]
     return loss
 
 
 @inlined
-def _gather(centre, first, end, inputs_VD, scratch, width, mean):  # type: ignore[no-untyped-def]
-    """The sum of a context's vectors, or their mean, into the scratch."""
-    words, mean_D = scratch.words, scratch.mean_D
+def _gather_context(centre, first, end, inputs_VD, buffers, width, mean):  # type: ignore[no-untyped-def]
+    """Compute the sum or the mean of the vectors of a context in `mean_D`."""
+    words, mean_D = buffers.words, buffers.mean_D
     for d in range(width):
         mean_D[d] = 0
     for place in range(first, end):
@@ -282,36 +243,36 @@ def _gather(centre, first, end, inputs_VD, scratch, width, mean):  # type: ignor
 
 
 @inlined
-def _scatter(centre, first, end, inputs_VD, scratch, width, mean):  # type: ignore[no-untyped-def]
-    """Move every vector of a context: by the whole step where they were averaged, by its share where summed."""
-    words, work_D = scratch.words, scratch.work_D
+def _update_context(centre, first, end, inputs_VD, buffers, width, mean):  # type: ignore[no-untyped-def]
+    """Move every vector of a context: by the whole step after a mean, by an equal share of it after a sum."""
+    words, step_D = buffers.words, buffers.step_D
     if not mean:
         share = np.float32(1) / np.float32(end - first - 1)
         for d in range(width):
-            work_D[d] *= share
+            step_D[d] *= share
     for place in range(first, end):
         if place != centre:
             row_D = inputs_VD[words[place]]
             for d in range(width):
-                row_D[d] += work_D[d]
+                row_D[d] += step_D[d]
 
 
 @inlined
-def _bag(  # type: ignore[no-untyped-def]
-    centre, first, end, tables, weights, rate, measured, scratch, width, hierarchical, sampled, mean
+def _learn_cbow(  # type: ignore[no-untyped-def]
+    centre, first, end, tables, weights, rate, measured, buffers, width, hierarchical, sampled, mean
 ):
-    """Learn to tell the centre from its context as a whole -> the loss."""
-    word, inputs_VD, loss = scratch.words[centre], weights.inputs_VD, np.float32(0)
+    """Learn to predict the centre from its whole context -> the loss."""
+    word, inputs_VD, loss = buffers.words[centre], weights.inputs_VD, np.float32(0)
     if hierarchical:
-        _gather(centre, first, end, inputs_VD, scratch, width, mean)
-        count = _take_path(word, tables, scratch)
-        loss += _learn(scratch.mean_D, weights.nodes_VD, count, rate, measured, tables, scratch, width)
-        _scatter(centre, first, end, inputs_VD, scratch, width, mean)
+        _gather_context(centre, first, end, inputs_VD, buffers, width, mean)
+        count = _target_path(word, tables, buffers)
+        loss += _update(buffers.mean_D, weights.nodes_VD, count, rate, measured, tables, buffers, width)
+        _update_context(centre, first, end, inputs_VD, buffers, width, mean)
     if sampled:
-        _gather(centre, first, end, inputs_VD, scratch, width, mean)
-        count = _take_negatives(word, tables, weights.outputs_VD, scratch, width)
-        loss += _learn(scratch.mean_D, weights.outputs_VD, count, rate, measured, tables, scratch, width)
-        _scatter(centre, first, end, inputs_VD, scratch, width, mean)
+        _gather_context(centre, first, end, inputs_VD, buffers, width, mean)
+        count = _target_negatives(word, tables, weights.outputs_VD, buffers, width)
+        loss += _update(buffers.mean_D, weights.outputs_VD, count, rate, measured, tables, buffers, width)
+        _update_context(centre, first, end, inputs_VD, buffers, width, mean)
     return loss
 
 
@@ -319,38 +280,36 @@ def _bag(  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _sentence(tokens, position, tables, scratch, totals):  # type: ignore[no-untyped-def]
-    """Read the words of the next sentence that are kept -> where the one after it begins, and how many they are."""
+def _read_sentence(tokens, position, tables, buffers, totals):  # type: ignore[no-untyped-def]
+    """Read the kept words of the next sentence -> the position after it, and their number."""
     count = 0
-    while position < len(tokens) and count < LONGEST:
+    while position < len(tokens) and count < MAX_SENTENCE:
         word = tables.words_I[tokens[position]]
         position += 1
-        if word == END:
+        if word == SENTENCE_END:
             break
         totals[0] += 1
-        if word == LEFT_OUT or np.uint64(tables.keep_V[word]) < (_draw(scratch.streams, KEEPING) >> np.uint64(32)):
+        if word == UNKNOWN or np.uint64(tables.keep_V[word]) < (draw(buffers.streams, KEEP_STREAM) >> np.uint64(32)):
             continue
-        scratch.words[count] = word
+        buffers.words[count] = word
         count += 1
     return position, count
 
 
 @inlined
-def _make_scratch(tables, seed, width, negatives):  # type: ignore[no-untyped-def]
+def _make_buffers(tables, seed, width, negatives):  # type: ignore[no-untyped-def]
     longest = negatives + 1
     for word in range(len(tables.starts_V) - 1):
         longest = max(longest, tables.starts_V[word + 1] - tables.starts_V[word])
-    streams = np.empty(3, np.uint64)
-    for stream in range(3):
-        streams[stream] = _hash(seed + np.uint64(stream + 1) * ROUND)
-    scratch = Scratch(
-        np.empty(LONGEST, np.int64), streams, np.empty(negatives, np.int64), np.empty(longest, np.int64),
+    streams = start_streams(seed)
+    buffers = ThreadBuffers(
+        np.empty(MAX_SENTENCE, np.int64), streams, np.empty(negatives, np.int64), np.empty(longest, np.int64),
         np.empty(longest, np.float32), np.empty(longest, np.float32), np.empty(width, np.float32),
         np.empty(width, np.float32),
     )  # fmt: skip
     for k in range(negatives):
-        scratch.ahead[k] = _choose(streams, tables.choices_V)
-    return scratch
+        buffers.negatives[k] = draw_negative(streams, tables.aliases_V)
+    return buffers
 
 
 @inlined
@@ -358,24 +317,24 @@ def _sweep(  # type: ignore[no-untyped-def]
     tokens, tables, weights, options, rate, seed, totals, width, skip_gram, hierarchical, sampled
 ):
     """Read tokens and learn from each sentence."""
-    scratch, position = _make_scratch(tables, seed, width, options.negatives), 0
+    buffers, position = _make_buffers(tables, seed, width, options.negatives), 0
     while position < len(tokens):
-        position, count = _sentence(tokens, position, tables, scratch, totals)
+        position, count = _read_sentence(tokens, position, tables, buffers, totals)
         for centre in range(count):
             reach = options.window
             if options.shrink:
-                reach -= np.int64(_below(_draw(scratch.streams, REACHING), reach))
+                reach -= np.int64(draw_below(draw(buffers.streams, REACH_STREAM), reach))
             first, end = max(0, centre - reach), min(count, centre + reach + 1)
-            others, measured = end - first - 1, centre % MEASURED == 0
+            others, measured = end - first - 1, centre % MEASURE_EVERY == 0
             if others == 0:
                 continue
             if skip_gram:
-                loss = _skip_gram(
-                    centre, first, end, tables, weights, rate, measured, scratch, width, hierarchical, sampled
+                loss = _learn_skip_gram(
+                    centre, first, end, tables, weights, rate, measured, buffers, width, hierarchical, sampled
                 )
             else:
-                loss = _bag(
-                    centre, first, end, tables, weights, rate, measured, scratch, width, hierarchical, sampled,
+                loss = _learn_cbow(
+                    centre, first, end, tables, weights, rate, measured, buffers, width, hierarchical, sampled,
                     options.mean,
                 )  # fmt: skip
                 others = 1

@@ -1,10 +1,8 @@
-"""word2vec over a whole text: cut into chunks, which threads learn from one after the other.
+"""word2vec over a whole text: the text is divided into chunks, from which threads learn one after the other.
 
-A chunk is as much text as one learning rate is for, about 10,000 words. It ends where a line ends, and its draws follow
-from the seed and its number alone, so that with one thread the vectors follow from the seed; several threads take the
-next chunk each and change the same vectors without locks (Recht et al. 2011).
-
-Legend: V words, D width, I ids of the tokeniser.
+A chunk is about 10,000 tokens, learned at one learning rate. It ends at the end of a line, and its random draws depend
+on the seed and its number alone; with one thread the vectors are therefore reproducible. Several threads each take the
+next chunk and update the same vectors without locks (Recht et al. 2011).
 """
 
 from __future__ import annotations
@@ -17,135 +15,145 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chainrule.base.huffman import Paths, paths
-from chainrule.engines.word2vec.kernels import END, LEFT_OUT, Array, Options, Tables, Weights, make_sweep
+from chainrule.base.arrays import Array
+from chainrule.base.huffman import TreePaths, huffman_paths
+from chainrule.engines.word2vec.kernels import (
+    SENTENCE_END,
+    UNKNOWN,
+    LookupTables,
+    SweepOptions,
+    Word2VecWeights,
+    make_sweep,
+)
 from chainrule.engines.word2vec.sampling import alias_table, keep_limits, sigmoid_table, softplus_table
 
 CHUNK = 10_000
-"""Tokens of a chunk, and at most how far its ends are moved to where a line ends."""
+"""Tokens of a chunk; its end moves by at most this many to the end of a line."""
 
 MULTIPLE = 8
-"""Numbers of a row that are computed at once: rows are filled up to that."""
+"""Rows are padded to a multiple of this, the numbers of a vector instruction."""
 
-ALIGNED = 64
+ALIGNMENT = 64
 BITS = (1 << 64) - 1
 
 
-class Plan(NamedTuple):
-    """What is learned, and how."""
+class SweepPlan(NamedTuple):
+    """The settings of a training."""
 
-    options: Options
-    sample: float  # share of the text above which words are left out at random
-    exponent: float  # of the counts, for the chance of being a negative word
+    options: SweepOptions
+    sample: float  # subsampling threshold: words of a larger relative frequency are dropped at random
+    exponent: float  # of the counts, in the distribution of negative words
     seed: int
 
 
-class Vocabulary(NamedTuple):
-    """The words among the ids of a tokeniser."""
+class WordList(NamedTuple):
+    """The words to learn, a subset of the ids of a tokeniser."""
 
     ids_V: Array  # of each word
     counts_V: Array
-    size: int  # I
+    size: int  # number of ids, I
     eos: int
 
 
-class Totals(NamedTuple):
-    """What some chunks came to."""
+class SweepTotals(NamedTuple):
+    """Sums over some chunks."""
 
-    words: int = 0  # read, unknown ones too
+    words: int = 0  # read, including unknown ones
     predictions: int = 0
-    measured: int = 0  # predictions whose loss was added up
-    loss: float = 0.0  # that sum, in nats
+    measured: int = 0  # predictions whose loss was measured
+    loss: float = 0.0  # the sum of these losses, in nats
 
-    def __add__(self, other: tuple[float, ...]) -> Totals:  # type: ignore[override]
+    def __add__(self, other: tuple[float, ...]) -> SweepTotals:  # type: ignore[override]
         words, predictions, measured, loss = (a + b for a, b in zip(self, other, strict=True))
-        return Totals(int(words), int(predictions), int(measured), loss)
+        return SweepTotals(int(words), int(predictions), int(measured), loss)
 
 
-def make_tables(plan: Plan, vocabulary: Vocabulary) -> Tables:
-    """Everything that is looked up."""
-    words_I = np.full(vocabulary.size, LEFT_OUT, np.int32)
-    words_I[vocabulary.ids_V] = np.arange(len(vocabulary.ids_V))
-    words_I[vocabulary.eos] = END
-    counts_V = vocabulary.counts_V
-    nothing = Paths(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
-    return Tables(
+def make_tables(plan: SweepPlan, words: WordList) -> LookupTables:
+    """The lookup tables of a training."""
+    words_I = np.full(words.size, UNKNOWN, np.int32)
+    words_I[words.ids_V] = np.arange(len(words.ids_V))
+    words_I[words.eos] = SENTENCE_END
+    counts_V = words.counts_V
+    no_paths = TreePaths(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+    return LookupTables(
         words_I,
         keep_limits(counts_V, plan.sample),
         alias_table(counts_V**plan.exponent) if plan.options.negatives else np.zeros(1, np.uint64),
         sigmoid_table(),
         softplus_table(),
-        *(paths(counts_V) if plan.options.hierarchical else nothing),
+        *(huffman_paths(counts_V) if plan.options.hierarchical else no_paths),
     )
 
 
-def first_weights(plan: Plan, words: int, width: int) -> Weights:
-    """Small random inputs, and zeros for the rest; rows are filled up with zeros, which no step changes."""
-    whole = -(-width // MULTIPLE) * MULTIPLE
-    inputs_VD = aligned_zeros(words, whole)
+def initial_weights(plan: SweepPlan, words: int, width: int) -> Word2VecWeights:
+    """Small random inputs, zeros elsewhere. Rows are padded with zeros, which no step changes."""
+    padded = -(-width // MULTIPLE) * MULTIPLE
+    inputs_VD = aligned_zeros(words, padded)
     rng = np.random.default_rng(plan.seed)
-    for row_D in inputs_VD:  # row by row: a whole second matrix would be the most memory of all
+    for row_D in inputs_VD:  # row by row: a second matrix would double the peak memory
         row_D[:width] = (rng.random(width, np.float32) - 0.5) / width
-    outputs_VD = aligned_zeros(words if plan.options.negatives else 0, whole)
-    return Weights(inputs_VD, outputs_VD, aligned_zeros(words if plan.options.hierarchical else 0, whole))
+    outputs_VD = aligned_zeros(words if plan.options.negatives else 0, padded)
+    return Word2VecWeights(inputs_VD, outputs_VD, aligned_zeros(words if plan.options.hierarchical else 0, padded))
 
 
 def aligned_zeros(rows: int, width: int) -> Array:
-    """A matrix of zeros, float32, that begins where a line of the cache does."""
-    spare = ALIGNED // 4
+    """A float32 matrix of zeros that begins at a cache line."""
+    spare = ALIGNMENT // 4
     flat = np.zeros(rows * width + spare, np.float32)
-    first = -flat.ctypes.data % ALIGNED // 4
+    first = -flat.ctypes.data % ALIGNMENT // 4
     return flat[first : first + rows * width].reshape(rows, width)
 
 
 class Sweeper:
-    """Learns from the chunks of a text, which are numbered on from epoch to epoch."""
+    """Learns from the chunks of a text. Their numbers continue from epoch to epoch."""
 
-    def __init__(self, plan: Plan, tokens_T: Array, vocabulary: Vocabulary, tables: Tables, weights: Weights) -> None:
-        self.plan, self.tokens_T, self.eos = plan, tokens_T, vocabulary.eos
+    def __init__(
+        self, plan: SweepPlan, tokens_N: Array, words: WordList, tables: LookupTables, weights: Word2VecWeights
+    ) -> None:
+        self.plan, self.tokens_N, self.eos = plan, tokens_N, words.eos
         self.tables, self.weights = tables, weights
-        self.chunks = max(1, -(-len(tokens_T) // CHUNK))  # of an epoch
-        chosen = plan.options
+        self.chunks = max(1, -(-len(tokens_N) // CHUNK))  # per epoch
+        options = plan.options
         width = weights.inputs_VD.shape[1]
-        self._kernel = make_sweep(width, chosen.skip_gram, chosen.hierarchical, chosen.negatives > 0)
+        self._kernel = make_sweep(width, options.skip_gram, options.hierarchical, options.negatives > 0)
 
     def chunk(self, number: int) -> Array:
         """The tokens of a chunk."""
         number %= self.chunks
-        return self.tokens_T[self._cut(number) : self._cut(number + 1)]
+        return self.tokens_N[self._start(number) : self._start(number + 1)]
 
-    def _cut(self, number: int) -> int:
-        """Where a chunk begins: after the next line end, or right there if none is near."""
+    def _start(self, number: int) -> int:
+        """Where a chunk begins: after the next end of a line, or at its nominal start if there is none nearby."""
         place = number * CHUNK
-        if number == 0 or place >= len(self.tokens_T):
-            return min(place, len(self.tokens_T))
-        ends = np.flatnonzero(self.tokens_T[place - 1 : place - 1 + CHUNK] == self.eos)
+        if number == 0 or place >= len(self.tokens_N):
+            return min(place, len(self.tokens_N))
+        ends = np.flatnonzero(self.tokens_N[place - 1 : place - 1 + CHUNK] == self.eos)
         return place + int(ends[0]) if len(ends) else place
 
     def warm_up(self) -> None:
-        """Have the loops compiled, which takes seconds where nobody used them before."""
-        self._learn(self.tokens_T[:0], 0, 0.0)
+        """Compile the loops, which takes seconds if they are not cached."""
+        self._learn(self.tokens_N[:0], 0, 0.0)
 
-    def learn(self, number: int, rate: float) -> Totals:
+    def learn(self, number: int, rate: float) -> SweepTotals:
         """Learn from one chunk."""
         return self._learn(self.chunk(number), number, rate)
 
-    def _learn(self, tokens_T: Array, number: int, rate: float) -> Totals:
+    def _learn(self, tokens_N: Array, number: int, rate: float) -> SweepTotals:
         totals, seed = np.zeros(4), chunk_seed(self.plan.seed, number)
-        tokens_T = tokens_T.astype(np.int32)  # of whatever width they are kept: loops are compiled for one
-        self._kernel(tokens_T, self.tables, self.weights, self.plan.options, np.float32(rate), seed, totals)
-        return Totals() + tuple(totals.tolist())
+        tokens_N = tokens_N.astype(np.int32)  # the loops are compiled for one type of tokens
+        self._kernel(tokens_N, self.tables, self.weights, self.plan.options, np.float32(rate), seed, totals)
+        return SweepTotals() + tuple(totals.tolist())
 
-    def go(
-        self, first: int, end: int, rate: Callable[[int], float], threads: int, going: Callable[[], bool]
-    ) -> tuple[int, Totals]:
-        """Learn from the chunks from `first` on, each at its rate, before `end` and while going -> the next, totals."""
-        numbers, lock, shares = count(first), threading.Lock(), [Totals()] * threads
+    def sweep(
+        self, first: int, end: int, rate: Callable[[int], float], threads: int, proceed: Callable[[], bool]
+    ) -> tuple[int, SweepTotals]:
+        """Learn from chunks `first` to `end`, each at its own rate, while `proceed()` -> the next chunk, and totals."""
+        numbers, lock, shares = count(first), threading.Lock(), [SweepTotals()] * threads
         reached = first
 
         def work(thread: int) -> None:
             nonlocal reached
-            while going():
+            while proceed():
                 with lock:
                     if (number := next(numbers)) >= end:
                         return
@@ -155,11 +163,11 @@ class Sweeper:
         if threads == 1:
             work(0)
         else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(work, range(threads)))
-        return reached, sum(shares, Totals())
+            with ThreadPoolExecutor(threads) as executor:
+                list(executor.map(work, range(threads)))
+        return reached, sum(shares, SweepTotals())
 
 
 def chunk_seed(seed: int, number: int) -> np.uint64:
-    """Where the draws of a chunk begin."""
+    """The seed of the random draws of a chunk."""
     return np.uint64((seed * 0xD1342543DE82EF95 + number * 0xDA942042E4DD58B5 + 1) & BITS)

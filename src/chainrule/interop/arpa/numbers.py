@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from chainrule.engines.ngram.scratch import Array
+from chainrule.base.arrays import Array
 
 LONGEST = 24
 """Bytes that a number takes at most."""

@@ -17,8 +17,8 @@ from typing import NoReturn
 import numpy as np
 from numba import njit
 
+from chainrule.base.arrays import Array
 from chainrule.base.progress import Progress
-from chainrule.engines.ngram.scratch import Array
 from chainrule.errors import DataError
 from chainrule.interop.arpa.numbers import take_number
 from chainrule.text.readers import Texts, open_texts

@@ -15,9 +15,10 @@ import numpy as np
 from chainrule.base.devices import PeakMemory
 from chainrule.base.files import folder_atomically
 from chainrule.base.progress import Progress
-from chainrule.checkpoint.folder import OF_TRAINING, RunFolder, load_model
+from chainrule.checkpoint.build import load_model
+from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
-from chainrule.engines.ngram.table import Table
+from chainrule.engines.ngram.table import NgramTable
 from chainrule.errors import ConfigError, DataError
 from chainrule.interop.arpa.reader import read_content
 from chainrule.interop.arpa.trie import build_table
@@ -35,7 +36,7 @@ MOST_ORDERS = 8
 class Arpa(NamedTuple):
     """What a file holds."""
 
-    table: Table  # ids: 0 `<unk>`, 1 `<s>` and `</s>`, then the words
+    table: NgramTable  # ids: 0 `<unk>`, 1 `<s>` and `</s>`, then the words
     words: list[str]  # in the order of the file, without the marks
     notes: list[str]  # what was odd about it, for a person to read
 
@@ -101,4 +102,4 @@ def _write(folder: RunFolder, model: Ngram, arpa: Arpa, request: dict[str, Any])
     folder.write_request(request)
     chosen = NamedSection(name="ngram", **model.config.model_dump(mode="json"))
     options = TokenizerConfig(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size)
-    folder.write_config(RunConfig(model=chosen, tokenizer=options), without=OF_TRAINING)
+    folder.write_config(RunConfig(model=chosen, tokenizer=options), without=TRAINING_SECTIONS)

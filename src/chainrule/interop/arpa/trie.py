@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numba import njit
 
-from chainrule.engines.ngram.scratch import Array
-from chainrule.engines.ngram.table import Table, pack
+from chainrule.base.arrays import Array
+from chainrule.engines.ngram.table import NgramTable, pack
 from chainrule.engines.ngram.trie import find
 from chainrule.errors import DataError
 from chainrule.interop.arpa.reader import EOS, Content, Section
@@ -45,7 +45,7 @@ class Level:
         return type(self)(ids_RK[kept_R], probs_R[kept_R], backoffs_R[kept_R])
 
 
-def build_table(content: Content, name: str) -> Table:
+def build_table(content: Content, name: str) -> NgramTable:
     """The table of what a file says; `name` is what to call the file in a message."""
     levels = [_level(section, content, name) for section in content.sections]
     added, parents = _close(levels)
@@ -56,7 +56,7 @@ def build_table(content: Content, name: str) -> Table:
     probs_X = np.concatenate([level.probs_R for level in levels])
     backoffs_X = np.concatenate([np.empty(0, np.float32), *(level.backoffs_R for level in levels[:-1])])
     arrays = pack(nodes.starts, nodes.words_X, nodes.first_X, probs_X, backoffs_X)
-    return Table(arrays, EOS, across_lines=False, normalised=True, absent=0.0)
+    return NgramTable(arrays, EOS, across_lines=False, normalised=True, absent=0.0)
 
 
 def _level(section: Section, content: Content, name: str) -> Level:

@@ -25,10 +25,10 @@ from typing import IO, Any, NamedTuple, Self
 import numpy as np
 from numba import njit
 
+from chainrule.base.arrays import Array
 from chainrule.base.files import file_atomically
 from chainrule.base.progress import Progress
-from chainrule.engines.ngram.scratch import Array
-from chainrule.engines.ngram.table import BINS, GROUP, Arrays, Table
+from chainrule.engines.ngram.table import BINS, GROUP, NgramTable, TableArrays
 from chainrule.errors import ConfigError
 from chainrule.interop.arpa.numbers import LONGEST, put_number
 
@@ -44,7 +44,7 @@ TAB, NEWLINE, SPACE = (np.uint8(ord(sign)) for sign in "\t\n ")
 
 
 def write_arpa(
-    table: Table, pieces: Sequence[str], path: Path, *, unk: int | None = None, progress: Progress | None = None
+    table: NgramTable, pieces: Sequence[str], path: Path, *, unk: int | None = None, progress: Progress | None = None
 ) -> None:
     """Write a table whose token i is called pieces[i]; compressed if the name ends in .gz.
 
@@ -67,7 +67,7 @@ def write_arpa(
         file.write(b"\n\\end\\\n")
 
 
-def _check(table: Table) -> None:
+def _check(table: NgramTable) -> None:
     if table.across_lines:
         raise ConfigError(
             "this model reads on across line ends, which an ARPA file cannot tell; "
@@ -127,7 +127,7 @@ class _Names(NamedTuple):
         return cls(np.frombuffer(bytearray().join(encoded), np.uint8), np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def _section(table: Table, names: _Names, first_H: Array, k: int) -> Iterator[tuple[Any, int]]:
+def _section(table: NgramTable, names: _Names, first_H: Array, k: int) -> Iterator[tuple[Any, int]]:
     """The lines of the n-grams of k words, in pieces, with the number of n-grams in each."""
     longest = k * (int(np.diff(names.offsets_W).max()) + 1) + 2 * LONGEST + 3
     rows = max(1, BUFFER // longest)
@@ -153,7 +153,7 @@ def _values(codes: Array, table: Array, level: int, nodes: slice) -> Array:
     return np.asarray(table[kept.astype(np.int64) + (level * BINS if kept.dtype == np.uint8 else 0)])
 
 
-def _first_children(t: Arrays) -> Array:
+def _first_children(t: TableArrays) -> Array:
     """Where the children of each context begin, and where those of the last one end."""
     return np.append(t.first_words, np.repeat(t.first_groups, GROUP)[: len(t.first_steps)] + t.first_steps)
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chainrule.checkpoint.folder import COUNTS, WeightsError, load_weights
+from chainrule.checkpoint.build import COUNTS, WeightsError, load_weights
 from chainrule.errors import ConfigError
 from chainrule.interop.huggingface.decoder_start import begin_with, check_ids, start_of
 from chainrule.interop.huggingface.folders import Folder, Foreign, Native, Weights

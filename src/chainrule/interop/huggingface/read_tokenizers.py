@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.interop.huggingface.folders import CONFIG, RESTORE, Folder
 from chainrule.text.tokenizers.base import Tokenizer
-from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer, TextTokenizer, keeps_newlines
+from chainrule.text.tokenizers.huggingface import ByteLevelTokenizer, HuggingFaceTokenizer, keeps_newlines
 from chainrule.text.tokenizers.pieces import PiecesTokenizer
 
 JSON = "tokenizer.json"
@@ -47,7 +47,7 @@ def read_text_tokenizer(folder: Folder, size: int) -> Tokenizer:
     """Of a language model: newlines are tokens where the tokeniser has one for them, else they are the end token."""
     content = read_content(folder)
     end = end_piece(folder, content, size)
-    kind = TextTokenizer if keeps_newlines(content) and end != "\n" else HuggingFaceTokenizer
+    kind = ByteLevelTokenizer if keeps_newlines(content) and end != "\n" else HuggingFaceTokenizer
     return fitting(folder, kind(content, end=end, size=size), size)
 
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from chainrule.base.devices import PeakMemory
 from chainrule.base.files import folder_atomically, write_atomically
 from chainrule.base.progress import Progress
-from chainrule.checkpoint.folder import COUNTS, RunFolder, build_model, load_model, load_weights, weights_of
+from chainrule.checkpoint.build import COUNTS, build_model, load_model, load_weights, save_model, weights_of
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig, parse
 from chainrule.errors import ConfigError
 from chainrule.interop.common import Exported, figures, find_finished
@@ -91,7 +92,7 @@ def _config(native: Native) -> RunConfig:
     return RunConfig(
         model=NamedSection(name=native.model, **options),
         output=NamedSection(name="softmax", **native.output),
-        objective=NamedSection(name=entry.about.get("objective", "likelihood")),
+        objective=NamedSection(name=entry.objective or "likelihood"),
         tokenizer=tokenizer,
     )
 
@@ -127,7 +128,7 @@ def _write_run(folder: RunFolder, config: RunConfig, native: Native, model: nn.M
         if tokenizer is not None:
             tokenizer.save(place)
             signature[name] = f"{tokenizer.kind}#{tokenizer.fingerprint}"
-    folder.write_model(model)
+    save_model(folder, model)
     folder.write_signature(signature)
     folder.write_request(request)
     folder.write_config(config, without=("objective", "training"))

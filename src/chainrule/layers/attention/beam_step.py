@@ -1,9 +1,8 @@
-"""A step of a beam: one new position of each row attends to what the row has stored, in one kernel.
+"""One decoding step of a beam: the new position of each row attends to the stored positions of the row, in one kernel.
 
-The rows of a group have most of their past in common and store it once. Products of matrices would compare each row
-with all that its group has stored, laid out anew, and mask what is another's; here a row looks at its own positions
-alone, where they lie. Legend: R rows, A groups of W rows, N positions that a group stores, C room for them, H heads,
-E width of a head.
+The rows of a group share most of their past and store it once (see kv_cache.py). Matrix products would score each row
+against everything that its group stores and mask the positions of other rows; this kernel reads only the positions of
+the row itself, where they are stored.
 """
 
 from __future__ import annotations
@@ -13,41 +12,35 @@ import torch
 from numba import njit
 from torch import Tensor
 
-QUICK = {"reassoc", "contract", "nsz", "arcp"}
-"""What may make sums quicker; nothing promises that there is no infinity."""
+from chainrule.base.kernels import FAST_MATH
 
 
-def serves(query: Tensor) -> bool:
-    """Whether the kernel has such numbers, and no gradient is wanted."""
-    return query.device.type == "cpu" and query.dtype == torch.float32 and not torch.is_grad_enabled()
-
-
-def attend_step(query_RHE: Tensor, pairs_AC2HE: Tensor, own_AWN: Tensor, scale: float | None = None) -> Tensor:
-    """What each of R = A·W rows finds among the positions that are its own -> RHE."""
+def attend_step(query_RHE: Tensor, buffer: Tensor, owned_AWN: Tensor, scale: float | None = None) -> Tensor:
+    """Attention of one query of each of R = A·W rows to the positions it owns -> RHE. `buffer` is that of the cache."""
     mixed = np.empty(query_RHE.shape, np.float32)
     factor = np.float32(query_RHE.shape[2] ** -0.5 if scale is None else scale)
-    query, pairs, own = (part.contiguous().numpy() for part in (query_RHE, pairs_AC2HE, own_AWN))
-    _attend(query, pairs, own, factor, mixed)
+    query, pairs, owned = (part.contiguous().numpy() for part in (query_RHE, buffer, owned_AWN))
+    _attend_rows(query, pairs, owned, factor, mixed)
     return torch.from_numpy(mixed)
 
 
-@njit(cache=True, nogil=True, fastmath=QUICK)
-def _attend(query, pairs, own, scale, mixed):  # type: ignore[no-untyped-def]
-    groups, rows, stored = own.shape
+@njit(cache=True, nogil=True, fastmath=FAST_MATH)
+def _attend_rows(query, pairs, owned, scale, mixed):  # type: ignore[no-untyped-def]
+    groups, rows, stored = owned.shape
     scores, places = np.empty(stored, np.float32), np.empty(stored, np.int64)
     for group in range(groups):
-        for one in range(rows):
-            row, count = group * rows + one, 0
+        for member in range(rows):
+            row, count = group * rows + member, 0
             for place in range(stored):
-                if own[group, one, place]:
+                if owned[group, member, place]:
                     places[count] = place
                     count += 1
             for head in range(query.shape[1]):
-                _look(query[row, head], pairs[group], head, places[:count], scores, scale, mixed[row, head])
+                _attend_head(query[row, head], pairs[group], head, places[:count], scores, scale, mixed[row, head])
 
 
-@njit(cache=True, nogil=True, fastmath=QUICK)
-def _look(query, pairs, head, places, scores, scale, mixed):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, fastmath=FAST_MATH)
+def _attend_head(query, pairs, head, places, scores, scale, mixed):  # type: ignore[no-untyped-def]
     """softmax(q·k) v for one query and one head."""
     width = len(query)
     largest = np.float32(-np.inf)

@@ -1,8 +1,7 @@
-"""softmax(q·k / √E) v, by the kernel that is quickest for the shape.
+"""Scaled dot-product attention, softmax(q·k / √E) v, by the kernel that is fastest for the shape.
 
-Torch's fused kernel is made for many queries. A beam asks with a handful for each source, where two plain products and
-a softmax take a third of its time on a processor; a single query, and everything that needs a gradient, stay with it.
-Legend: A rows, H heads, Q queries, N keys, E width of a head.
+Torch's fused kernel is made for many queries. A beam has a handful per source; for those, two plain products and a
+softmax take a third of its time on a CPU. A single query, and everything that needs a gradient, use the fused kernel.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-FEW = 16
-"""Queries of a row up to which plain products are quicker."""
+FEW_QUERIES = 16
+"""Queries per row up to which plain products are faster."""
 
 
 def dot_product_attention(
@@ -27,41 +26,41 @@ def dot_product_attention(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """What each query finds -> AHQE. A boolean mask says what it may see, any other is added to the scores.
+    """The weighted values of each query -> AHQE. A boolean mask marks visible keys, any other is added to the scores.
 
-    `causal`: the queries are those of the last Q positions, and each sees what there is up to its own.
+    `causal`: the queries are those of the last Q of N positions, and each sees the positions up to its own.
     """
     Q, N = query_AHQE.shape[2], key_AHNE.shape[2]
     later = causal and Q < N
-    few = 1 < Q <= FEW and query_AHQE.device.type == "cpu"
+    few = 1 < Q <= FEW_QUERIES and query_AHQE.device.type == "cpu"
     if few and (later or not causal) and not torch.is_grad_enabled():
-        return _plain(query_AHQE, key_AHNE, value_AHNE, mask, scale, causal)
+        return _plain_attention(query_AHQE, key_AHNE, value_AHNE, mask, scale, causal)
     if later:
         mask, causal = causal_mask(Q, N - Q, query_AHQE.device), False
     return F.scaled_dot_product_attention(query_AHQE, key_AHNE, value_AHNE, mask, dropout, causal, scale=scale)
 
 
-def _plain(
+def _plain_attention(
     query_AHQE: Tensor, key_AHNE: Tensor, value_AHNE: Tensor, mask: Tensor | None, scale: float | None, causal: bool
 ) -> Tensor:
-    """The formula itself."""
+    """The formula as matrix products and a softmax."""
     scores_AHQN = query_AHQE @ key_AHNE.transpose(2, 3)
     scores_AHQN *= query_AHQE.shape[3] ** -0.5 if scale is None else scale
     if causal:
         new = query_AHQE.shape[2]
-        scores_AHQN[..., -new:].masked_fill_(_hidden(new), -torch.inf)
+        scores_AHQN[..., -new:].masked_fill_(_future_mask(new), -torch.inf)
     elif mask is not None:
-        hidden = mask.dtype == torch.bool
-        scores_AHQN = scores_AHQN.masked_fill_(~mask, -torch.inf) if hidden else scores_AHQN.add_(mask)
+        boolean = mask.dtype == torch.bool
+        scores_AHQN = scores_AHQN.masked_fill_(~mask, -torch.inf) if boolean else scores_AHQN.add_(mask)
     return scores_AHQN.softmax(-1) @ value_AHNE
 
 
 def causal_mask(new: int, before: int, device: torch.device) -> Tensor:
-    """Which of before + new positions each of the new ones may see -> (new, before + new), True where it may."""
+    """True where each of the `new` positions may see one of the before + new positions -> (new, before + new)."""
     return torch.ones(new, before + new, dtype=torch.bool, device=device).tril(before)
 
 
-@lru_cache(FEW)
-def _hidden(new: int) -> Tensor:
-    """Which of a few new positions each of them may not see."""
+@lru_cache(FEW_QUERIES)
+def _future_mask(new: int) -> Tensor:
+    """True where a position lies in the future of another, (new, new)."""
     return ~causal_mask(new, 0, torch.device("cpu"))

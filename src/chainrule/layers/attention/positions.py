@@ -1,7 +1,4 @@
-"""Where a token stands: three ways of telling attention about order.
-
-Legend: B batch, T time, H heads, D width, C the longest window, E width of a head.
-"""
+"""How attention learns the order of tokens: sinusoidal or learned vectors added to embeddings, or rotary positions."""
 
 from __future__ import annotations
 
@@ -10,23 +7,24 @@ import math
 import torch
 from torch import Tensor, nn
 
-KINDS = ("rotary", "sinusoidal", "learned", "none")
+from chainrule.base.parameters import HasTables
 
 
 def sinusoidal_table(length: int, width: int) -> Tensor:
-    """sin and cos of t / 10000^(2i/D), interleaved, as in "Attention Is All You Need" -> CD."""
-    position_C1 = torch.arange(length, dtype=torch.float32)[:, None]
+    """sin and cos of t / 10000^(2i/D), interleaved, as in "Attention Is All You Need" -> (length, D)."""
+    position = torch.arange(length, dtype=torch.float32)[:, None]
     frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.float32) * (-math.log(10000.0) / width))
-    table_CD = torch.zeros(length, width)
-    table_CD[:, 0::2] = torch.sin(position_C1 * frequency)
-    table_CD[:, 1::2] = torch.cos(position_C1 * frequency[: width // 2])
-    return table_CD
+    table = torch.zeros(length, width)
+    table[:, 0::2] = torch.sin(position * frequency)
+    table[:, 1::2] = torch.cos(position * frequency[: width // 2])
+    return table
 
 
-class AddedPositions(nn.Module):
-    """A vector for each place in the window, added to the embedding; learned, or the sinusoidal table."""
+class AddedPositions(HasTables, nn.Module):
+    """A vector for each position of the window, added to the embedding: learned, or the sinusoidal table."""
 
-    table_CD: Tensor
+    tables = ("table_CD",)
+    table_CD: Tensor  # (window, D)
 
     def __init__(self, kind: str, window: int, width: int) -> None:
         super().__init__()
@@ -36,17 +34,18 @@ class AddedPositions(nn.Module):
             self.register_buffer("table_CD", sinusoidal_table(window, width), persistent=False)
 
     def forward(self, embedded_BTD: Tensor, offset: int) -> Tensor:
+        """Add the vectors of the positions from `offset` on -> BTD."""
         return embedded_BTD + self.table_CD[offset : offset + embedded_BTD.shape[1]]
 
 
 class Rotary(nn.Module):
-    """Turns queries and keys by an angle that grows with the place: scores then see distances only (RoFormer, 2021).
+    """Rotates queries and keys by an angle that grows with the position, so that scores depend on distances only.
 
-    Components i and i + E/2 form one plane, so a rotation is two products with the tables.
+    Su et al., "RoFormer", 2021. Components i and i + E/2 form one plane, so a rotation is two products with the tables.
     """
 
-    cos_CE: Tensor
-    sin_CE: Tensor
+    cos_CE: Tensor  # (window, E)
+    sin_CE: Tensor  # (window, E)
 
     def __init__(self, window: int, head_width: int, base: float = 10000.0) -> None:
         super().__init__()
@@ -57,6 +56,7 @@ class Rotary(nn.Module):
         self.register_buffer("sin_CE", angle.sin() * sign, persistent=False)
 
     def forward(self, heads_BHTE: Tensor, offset: int) -> Tensor:
+        """Rotate queries or keys at the positions from `offset` on -> BHTE."""
         end = offset + heads_BHTE.shape[2]
         swapped = heads_BHTE.roll(heads_BHTE.shape[-1] // 2, -1)
         return torch.addcmul(heads_BHTE * self.cos_CE[offset:end], swapped, self.sin_CE[offset:end])

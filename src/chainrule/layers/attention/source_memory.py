@@ -1,8 +1,7 @@
-"""An encoded source as a decoder attends to it: kept once for all the hypotheses that translate it.
+"""An encoded source as a decoder attends to it: stored once for all hypotheses that translate it.
 
-A beam holds several rows for one sentence. Copying the keys and values for each would fill memory and be read again and
-again, so rows only say which source they belong to, and those of one source attend to it together.
-Legend: A sources, R rows of the decoder, W rows of each source, T time, S source time, H heads, E width of a head.
+A beam has several rows per sentence. Copying keys and values for each row would cost memory and time, so each row only
+records which source it belongs to, and the rows of one source attend to it together.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ import torch
 from torch import Tensor
 
 from chainrule.layers.attention.dot_product import dot_product_attention
+from chainrule.types import TensorHolder
 
 
-class Memory:
+class SourceMemory(TensorHolder):
     """Keys and values of A sources, a pair AHSE for each layer of the decoder.
 
     Rows 0 … W-1 belong to the first source, the next W to the second, and so on.
@@ -28,25 +28,25 @@ class Memory:
 
     @property
     def count(self) -> int:
-        """A."""
+        """The number of sources, A."""
         return len(self.pairs[0][0])
 
-    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Memory:
-        """What `change` does to rows is done to the rows' sources; those that no row needs any more are left out."""
-        source_A, rows = regrouped(change, self.count, self.rows, self.pairs[0][0].device)
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> SourceMemory:
+        """Apply a change of rows to their sources; sources without rows are removed."""
+        source_A, rows = regroup(change, self.count, self.rows, self.pairs[0][0].device)
         if source_A is None:
-            return Memory(self.pairs, self.mask_A11S, rows)
+            return SourceMemory(self.pairs, self.mask_A11S, rows)
         pairs = [(key.index_select(0, source_A), value.index_select(0, source_A)) for key, value in self.pairs]
         mask = None if self.mask_A11S is None else self.mask_A11S.index_select(0, source_A)
-        return Memory(pairs, mask, rows)
+        return SourceMemory(pairs, mask, rows)
 
 
-def regrouped(
+def regroup(
     change: Callable[[Tensor], Tensor], count: int, rows: int, device: torch.device
 ) -> tuple[Tensor | None, int]:
-    """What a change of rows, `rows` of which belong to each of `count` sources, makes of the sources.
+    """What a change of rows does to their groups: `count` sources with `rows` rows each.
 
-    Gives the sources that are left, None if they are the same as before, and how many rows now belong to each.
+    Returns the sources that remain, None if all stay in place, and the new number of rows per source.
     """
     before_A = torch.arange(count, device=device)
     source_R = change(before_A.repeat_interleave(rows))
@@ -58,14 +58,14 @@ def regrouped(
 
 
 def source_mask(mask_BS: Tensor) -> Tensor | None:
-    """Where attention may look, B11S; None where nothing is padding, which is quicker."""
+    """The attention mask of a source, B11S, True where a position is visible; None without padding, which is faster."""
     return None if bool(mask_BS.all()) else mask_BS[:, None, None, :]
 
 
 def attend_source(
-    query_ND: Tensor, memory: Memory, layer: int, dropout: float = 0.0, scale: float | None = None
+    query_ND: Tensor, memory: SourceMemory, layer: int, dropout: float = 0.0, scale: float | None = None
 ) -> Tensor:
-    """Attention of R = A·W rows of T queries each, one row after the other, to their sources -> ND."""
+    """Attention of R = A·W rows of T queries each, concatenated row by row, to their sources -> ND."""
     key_AHSE, value_AHSE = memory.pairs[layer]
     A, H, _, E = key_AHSE.shape
     query_AHQE = query_ND.view(A, -1, H, E).transpose(1, 2)  # Q = W·T: the queries of all rows of one source
@@ -73,8 +73,8 @@ def attend_source(
     return mixed_AHQE.transpose(1, 2).reshape(len(query_ND), H * E)
 
 
-def source_weights(query_ND: Tensor, memory: Memory, layer: int, scale: float | None = None) -> Tensor:
-    """The weights of that attention, averaged over the heads -> RTS for R = A rows."""
+def source_weights(query_ND: Tensor, memory: SourceMemory, layer: int, scale: float | None = None) -> Tensor:
+    """The weights of that attention for one row per source, averaged over the heads -> ATS."""
     key_AHSE, _ = memory.pairs[layer]
     A, H, _, E = key_AHSE.shape
     query_AHTE = query_ND.view(A, -1, H, E).transpose(1, 2)

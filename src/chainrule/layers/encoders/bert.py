@@ -1,29 +1,28 @@
-"""The encoder of BERT and its kin: embeddings, then Transformer blocks that see the whole text, norms after the sums.
+"""The encoder of BERT and its relatives: embeddings, then post-norm Transformer blocks that see the whole text.
 
 Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2019. RoBERTa (Liu et
-al., 2019) counts its positions from behind the padding's number on; DistilBERT (Sanh et al., 2019) has no token types.
-Legend: B batch, S places of the text, N = B·S, D width.
+al., 2019) counts positions from the id of the padding token plus one; DistilBERT (Sanh et al., 2019) has no types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
 from chainrule.layers.attention.source_memory import source_mask
-from chainrule.layers.blocks import Block, BlockShape
+from chainrule.layers.blocks import BlockShape
 from chainrule.layers.dropout import drop
-from chainrule.layers.encoders.layered import Layered
+from chainrule.layers.encoders.base import BaseShape, Encoder, EncoderSizes, check_head_count, check_length
+from chainrule.layers.transformer_stack import TransformerStack, initialise
+from chainrule.registry import ENCODERS
 
 
-class BertShape(BaseModel):
-    """What an encoder is like: all that must be known to build it and to read with it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class BertShape(BaseShape):
+    """The shape of a BERT encoder: everything needed to build it and to read with it."""
 
     kind: Literal["bert", "roberta", "distilbert"] = "bert"
     vocab_size: int = Field(ge=1)
@@ -31,45 +30,57 @@ class BertShape(BaseModel):
     layers: int = Field(12, ge=1)
     heads: int = Field(12, ge=1)
     inner: int = Field(3072, ge=1, description="width of the feed-forward layers")
-    positions: int = Field(512, ge=1, description="rows of the table of positions")
-    types: int = Field(2, ge=0, description="rows of the table of token types; 0: there is none")
+    positions: int = Field(512, ge=1, description="rows of the position table")
+    types: int = Field(2, ge=0, description="rows of the table of token types; 0: no table")
     activation: Literal["gelu", "gelu-tanh", "relu", "swish"] = "gelu"
-    eps: float = Field(1e-12, gt=0, description="of the norms")
-    pad: int = Field(0, ge=0, description="the token that fills up a row")
-    first: int | None = Field(None, ge=0, description="the token before every text, such as [CLS]")
+    eps: float = Field(1e-12, gt=0, description="added to the variance by the norms")
+    pad: int = Field(0, ge=0, description="padding token")
+    first: int | None = Field(None, ge=0, description="token before every text, such as [CLS]")
     dropout: float = Field(0.1, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1)
 
     @model_validator(mode="after")
-    def _check(self) -> BertShape:
-        if self.width % self.heads:
-            raise ConfigError(
-                f"the encoder is {self.width} wide and has {self.heads} heads: the heads must divide the width evenly"
-            )
+    def _check(self) -> Self:
+        check_head_count(self.width, self.heads)
         if self.source_window < 1:
             raise ConfigError(
-                f"the encoder has {self.positions} positions, which leaves none for a text: {self.kind} begins at "
-                f"number {self.offset}"
+                f"the encoder has {self.positions} positions, which leaves none for a text: {self.kind} starts at "
+                f"position {self.offset}"
             )
         return self
 
+    @classmethod
+    def from_sizes(cls, sizes: EncoderSizes) -> Self:
+        return cls(
+            vocab_size=sizes.vocab_size,
+            width=sizes.width,
+            layers=sizes.layers,
+            heads=sizes.heads,
+            inner=4 * sizes.width,
+            positions=sizes.positions,
+            types=0,
+            dropout=sizes.dropout,
+            attention_dropout=sizes.dropout,
+            first=sizes.first,
+        )
+
     @property
     def offset(self) -> int:
-        """The row of the table of positions that belongs to the first place."""
+        """The row of the position table for the first token."""
         return self.pad + 1 if self.kind == "roberta" else 0
 
     @property
     def window(self) -> int:
-        """The most tokens that can be read, the one before every text among them."""
+        """Largest number of tokens that can be read, `first` included."""
         return self.positions - self.offset
 
     @property
     def source_window(self) -> int:
-        """The same without that one."""
         return self.window - (self.first is not None)
 
     @property
     def block(self) -> BlockShape:
+        """The shape of a block."""
         return BlockShape(
             width=self.width,
             heads=self.heads,
@@ -83,40 +94,36 @@ class BertShape(BaseModel):
         )
 
 
-class BertEncoder(Layered):
-    """Tokens to vectors that know the whole text."""
+@ENCODERS.register("bert")
+class BertEncoder(TransformerStack, Encoder):
+    """Embeddings of words, positions and token types, a norm, then bidirectional Transformer blocks."""
+
+    Shape = BertShape
+    bounded = True
+    shape: BertShape
 
     def __init__(self, shape: BertShape) -> None:
-        super().__init__()
-        self.shape = shape
+        super().__init__(shape)
         self.word_table = nn.Embedding(shape.vocab_size, shape.width)
         self.position_table = nn.Embedding(shape.positions, shape.width)
         self.type_table = nn.Embedding(shape.types, shape.width) if shape.types else None
-        self.norm = nn.LayerNorm(shape.width, eps=shape.eps)
-        self.blocks = nn.ModuleList(Block(shape.block) for _ in range(shape.layers))
-        for name, parameter in self.named_parameters():  # as published
-            if parameter.dim() == 2:
-                nn.init.normal_(parameter, std=0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        self.norm = nn.LayerNorm(shape.width, eps=shape.eps)  # of the embeddings; post-norm blocks need no final norm
+        self.build_blocks(shape.block, shape.layers)
+        initialise(self)
 
     def walk(self, tokens_BS: Tensor, mask_BS: Tensor) -> Iterator[Tensor]:
         stream_BSD = self._embed(tokens_BS)
         yield stream_BSD
-        batch, seen_B11S = len(tokens_BS), source_mask(mask_BS)
+        batch, mask_B11S = len(tokens_BS), source_mask(mask_BS)
         stream_ND = stream_BSD.flatten(0, 1)
-        for block in self.blocks:
-            stream_ND, _ = block(stream_ND, batch, mask=seen_B11S, causal=False)
+        for block in self.block_list:
+            stream_ND, _ = block(stream_ND, batch, mask=mask_B11S, causal=False)
             yield stream_ND.view(stream_BSD.shape)
 
     def _embed(self, tokens_BS: Tensor) -> Tensor:
-        """Word, position and first token type, normed, BSD."""
+        """The sum of word, position and first token type, normalised, BSD."""
         shape, S = self.shape, tokens_BS.shape[1]
-        if shape.window < S:
-            raise ConfigError(
-                f"got {S} tokens, but the encoder has places for {shape.window}; shorten the text, or take an encoder "
-                "with more positions"
-            )
+        check_length(S, shape.window)
         summed_BSD = self.word_table(tokens_BS) + self.position_table.weight[shape.offset : shape.offset + S]
         if self.type_table is not None:
             summed_BSD = summed_BSD + self.type_table.weight[0]

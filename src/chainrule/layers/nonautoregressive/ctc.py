@@ -1,14 +1,14 @@
-"""A parallel branch that foretells no length: every source word has some slots, and a slot holds a word or a blank.
+"""Connectionist temporal classification (CTC): predicting a target in parallel without predicting its length.
 
-A target is what is left when repeated words of adjacent slots are taken as one and blanks are dropped, and its
-probability the sum over all ways to fill the slots that leave it (Graves et al., "Connectionist Temporal
-Classification", 2006; for translation Libovický and Helcl, "End-to-End Non-Autoregressive Neural Machine Translation
-with Connectionist Temporal Classification", 2018).
+Graves et al., "Connectionist Temporal Classification", 2006; for translation Libovický and Helcl, "End-to-End
+Non-Autoregressive Neural Machine Translation with Connectionist Temporal Classification", 2018. Every source word has a
+fixed number of slots, and each slot holds a word or a blank:
 
-    p(blank) = σ(b·n)        p(word) = (1 - p(blank)) · p_output(word | n)
+    p(blank) = σ(b·n)        p(word) = (1 - p(blank)) · p_output(word | n)        n: the features of a slot
 
-so that every output layer serves. Legend: B batch, S source time, U slots, E width of the encoder's states, D width of
-features, V vocabulary, T target time, X states of a way, N slots of all rows.
+so that any output layer can be used. Merging equal words in adjacent slots and removing blanks gives the target; its
+probability is the sum over all ways to fill the slots that collapse to it. Slots are the axis Q: each is a query of the
+parallel branch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from torch.nn import functional
 
 from chainrule.layers.outputs.base import OutputLayer
 
-NEVER = -1e30
-"""log p of what cannot be; a number, as gradients of infinities are none."""
+IMPOSSIBLE = -1e30
+"""log p of an impossible event: finite, since the gradient of an infinity is undefined."""
 
 
-class Slots(nn.Module):
-    """So many slots for each source word, and what may stand in them."""
+class CtcHead(nn.Module):
+    """The slots of a source: their inputs, the probability of a blank, the CTC loss and the best filling."""
 
     def __init__(self, encoded: int, width: int, count: int) -> None:
+        """`count` is the number of slots per source word."""
         super().__init__()
         self.count = count
         self.project = nn.Linear(encoded, width)
@@ -36,56 +37,58 @@ class Slots(nn.Module):
         self.blank = nn.Linear(width, 1)
 
     def inputs(self, encoded_BSE: Tensor) -> Tensor:
-        """What is known of each slot: its source word, and which of its slots it is -> BUD."""
+        """The input of each slot: its source word plus a vector for its number within the word -> BQD."""
         inputs_BSKD: Tensor = self.project(encoded_BSE).unsqueeze(2) + self.which_KD
         return inputs_BSKD.flatten(1, 2)
 
     def loss(
-        self, features_BUD: Tensor, slots_B: Tensor, output: OutputLayer, targets_BT: Tensor, lengths_B: Tensor
+        self, features_BQD: Tensor, slots_B: Tensor, output: OutputLayer, targets_BT: Tensor, lengths_B: Tensor
     ) -> Tensor:
-        """-log p of targets of so many tokens in so many slots, summed; a target that does not fit counts 0."""
-        B, U, _ = features_BUD.shape
-        blank_BU1 = self.blank(features_BUD)
-        words_BUV = output.log_probs(features_BUD.flatten(0, 1)).view(B, U, -1)
-        words_BUT = words_BUV.gather(2, targets_BT.unsqueeze(1).expand(-1, U, -1)) + functional.logsigmoid(-blank_BU1)
-        log_prob_B = summed_ways(words_BUT, functional.logsigmoid(blank_BU1), targets_BT, slots_B, lengths_B)
-        return -torch.where(log_prob_B > NEVER / 2, log_prob_B, 0.0).sum()
+        """-log p of targets of `lengths_B` tokens in `slots_B` slots, summed; a target that does not fit counts 0."""
+        B, Q, _ = features_BQD.shape
+        blank_BQ1 = self.blank(features_BQD)
+        words_BQV = output.log_probs(features_BQD.flatten(0, 1)).view(B, Q, -1)
+        words_BQT = words_BQV.gather(2, targets_BT.unsqueeze(1).expand(-1, Q, -1)) + functional.logsigmoid(-blank_BQ1)
+        log_prob_B = ctc_log_prob(words_BQT, functional.logsigmoid(blank_BQ1), targets_BT, slots_B, lengths_B)
+        return -torch.where(log_prob_B > IMPOSSIBLE / 2, log_prob_B, 0.0).sum()
 
-    def best(self, features_BUD: Tensor, slots_B: Tensor, output: OutputLayer) -> list[list[int]]:
-        """What the most probable filling of the slots leaves, a row of tokens each."""
-        features_ND = features_BUD.flatten(0, 1)
+    def best(self, features_BQD: Tensor, slots_B: Tensor, output: OutputLayer) -> list[list[int]]:
+        """The most probable filling of the slots, collapsed: a list of tokens per row."""
+        features_ND = features_BQD.flatten(0, 1)
         log_prob_N, word_N = output.log_probs(features_ND).max(1)
-        blank_N = self.blank(features_ND).squeeze(1)  # the log-odds: σ(b) is more than (1 - σ(b))·p where b > log p
+        blank_N = self.blank(features_ND).squeeze(1)  # the log-odds b: σ(b) > (1 - σ(b))·p where b > log p
         filled_N = word_N.masked_fill(blank_N > log_prob_N, output.size)
-        return collapsed(filled_N.view(features_BUD.shape[:2]), slots_B, output.size)
+        return collapse(filled_N.view(features_BQD.shape[:2]), slots_B, output.size)
 
 
-def summed_ways(words_BUT: Tensor, blank_BU1: Tensor, targets_BT: Tensor, slots_B: Tensor, lengths_B: Tensor) -> Tensor:
-    """log Σ of all ways to fill the slots of each row that leave its target -> B; where there is none, below NEVER/2.
+def ctc_log_prob(
+    words_BQT: Tensor, blank_BQ1: Tensor, targets_BT: Tensor, slots_B: Tensor, lengths_B: Tensor
+) -> Tensor:
+    """log p of each target, summed over all alignments -> B; below IMPOSSIBLE / 2 where there is no alignment.
 
-    `words_BUT` is log p of each token of the target in each slot, `blank_BU1` that of a blank. A way goes through the
-    states blank, first token, blank, second token, …, blank, from slot to slot staying, or going on by one, or by two
-    from a token to another one: X = 2·T + 1 states.
+    `words_BQT` is log p of each token of the target in each slot, `blank_BQ1` that of a blank. An alignment visits the
+    states blank, first token, blank, second token, …, blank. From slot to slot it stays, advances by one state, or by
+    two from a token to a different one: X = 2·T + 1 states.
     """
-    B, U, T = words_BUT.shape
-    states_BUTK = torch.stack([blank_BU1.expand(-1, -1, T), words_BUT], 3)
-    states_UBX = torch.cat([states_BUTK.flatten(2), blank_BU1], 2).transpose(0, 1)
-    skips_BX = torch.zeros(B, 2 * T + 1, dtype=torch.bool, device=targets_BT.device)
-    skips_BX[:, 3::2] = targets_BT[:, 1:] != targets_BT[:, :-1]
-    barred_BX = torch.zeros_like(skips_BX, dtype=words_BUT.dtype).masked_fill_(~skips_BX, NEVER)
-    begun_X = torch.arange(2 * T + 1, device=targets_BT.device) < 2
-    ways_BX = torch.where(begun_X, states_UBX[0], NEVER)
-    for slot in range(1, U):
-        one_BX = functional.pad(ways_BX[:, :-1], (1, 0), value=NEVER)
-        two_BX = functional.pad(ways_BX[:, :-2], (2, 0), value=NEVER) + barred_BX
-        came_BX = torch.logaddexp(torch.logaddexp(ways_BX, one_BX), two_BX).clamp(min=NEVER)
-        ways_BX = torch.where((slot < slots_B)[:, None], came_BX + states_UBX[slot], ways_BX)
+    B, Q, T = words_BQT.shape
+    pairs_BQT2 = torch.stack([blank_BQ1.expand(-1, -1, T), words_BQT], 3)
+    states_QBX = torch.cat([pairs_BQT2.flatten(2), blank_BQ1], 2).transpose(0, 1)
+    may_skip_BX = torch.zeros(B, 2 * T + 1, dtype=torch.bool, device=targets_BT.device)
+    may_skip_BX[:, 3::2] = targets_BT[:, 1:] != targets_BT[:, :-1]
+    skip_BX = torch.zeros_like(may_skip_BX, dtype=words_BQT.dtype).masked_fill_(~may_skip_BX, IMPOSSIBLE)
+    first_X = torch.arange(2 * T + 1, device=targets_BT.device) < 2
+    forward_BX = torch.where(first_X, states_QBX[0], IMPOSSIBLE)
+    for slot in range(1, Q):
+        one_BX = functional.pad(forward_BX[:, :-1], (1, 0), value=IMPOSSIBLE)
+        two_BX = functional.pad(forward_BX[:, :-2], (2, 0), value=IMPOSSIBLE) + skip_BX
+        reached_BX = torch.logaddexp(torch.logaddexp(forward_BX, one_BX), two_BX).clamp(min=IMPOSSIBLE)
+        forward_BX = torch.where((slot < slots_B)[:, None], reached_BX + states_QBX[slot], forward_BX)
     last_B1 = 2 * lengths_B[:, None]
-    ends_B2 = ways_BX.gather(1, torch.cat([last_B1, (last_B1 - 1).clamp(min=0)], 1))
+    ends_B2 = forward_BX.gather(1, torch.cat([last_B1, (last_B1 - 1).clamp(min=0)], 1))
     return torch.where(lengths_B > 0, ends_B2.logsumexp(1), ends_B2[:, 0])
 
 
-def collapsed(filled_BU: Tensor, slots_B: Tensor, blank: int) -> list[list[int]]:
-    """Rows of filled slots, so many each, with repeated words taken as one and without blanks."""
-    rows = zip(filled_BU.tolist(), slots_B.tolist(), strict=True)
+def collapse(filled_BQ: Tensor, slots_B: Tensor, blank: int) -> list[list[int]]:
+    """Merge equal neighbours in the first `slots_B` slots of each row, then remove blanks."""
+    rows = zip(filled_BQ.tolist(), slots_B.tolist(), strict=True)
     return [[word for word, _ in groupby(row[:slots]) if word != blank] for row, slots in rows]

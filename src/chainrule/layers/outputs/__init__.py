@@ -1,4 +1,4 @@
-"""Output layers: features of a position to a distribution over the next token. `OUTPUTS` in the registry names them."""
+"""Output layers: the features of a position to a distribution over the next token, registered in `OUTPUTS`."""
 
 from chainrule.layers.outputs.base import OutputConfig, OutputLayer
 

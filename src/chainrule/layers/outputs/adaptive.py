@@ -1,6 +1,6 @@
 """The adaptive softmax (Grave et al. 2017): frequent words in a short list, rare ones in bands of narrower vectors.
 
-Shapes: N positions, M positions whose target is in a band, D width, P width of a band, V vocabulary, C words of a band.
+The head is a softmax over C classes: the words of the short list and the bands. The vectors of a band are E wide.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from chainrule.registry import OUTPUTS
 from chainrule.types import Vocabulary
 
 COVERAGE = (0.7, 0.95)
-"""The shares of the running text that end the short list and the first band."""
+"""Shares of the running text that the short list alone, and together with the first band, cover."""
 
 
 class AdaptiveConfig(OutputConfig):
+    """The options of the adaptive softmax."""
+
     cutoffs: tuple[int, ...] = ()  # frequency ranks at which bands begin; empty: chosen by coverage
-    div_value: float = Field(default=4.0, ge=1.0)  # each band's vectors are this many times narrower than the last's
+    div_value: float = Field(default=4.0, ge=1.0)  # ratio of the widths of neighbouring bands
 
 
 @OUTPUTS.register("adaptive")
@@ -48,11 +50,11 @@ class Adaptive(OutputLayer):
         self.bands = nn.ModuleList(nn.Linear(narrow, size) for narrow, size in zip(widths, sizes, strict=True))
         self.register_buffer("rank_V", torch.argsort(frequency_order(vocabulary)))
         self.register_buffer("cutoffs", torch.tensor(cutoffs), persistent=False)
-        self._start_from_frequencies(vocabulary)
+        self._set_frequency_biases(vocabulary)
 
     @torch.no_grad()
-    def _start_from_frequencies(self, vocabulary: Vocabulary) -> None:
-        """Biases that make the frequencies of the words, within their band, where training begins."""
+    def _set_frequency_biases(self, vocabulary: Vocabulary) -> None:
+        """Set the biases so that training starts from the frequencies of the words within their band."""
         by_rank_V = torch.from_numpy(np.sort(np.asarray(vocabulary.counts_V, dtype=np.float64) + 1)[::-1].copy())
         short, *bands = by_rank_V.tensor_split(self.ends[:-1])
         self.head.bias.copy_(torch.cat([short, *(band.sum()[None] for band in bands)]).log())
@@ -63,15 +65,15 @@ class Adaptive(OutputLayer):
     def loss(self, hidden_ND: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
         weights_N = hidden_ND.new_ones(len(targets_N)) if weights_N is None else weights_N
         rank_N = self.rank_V[targets_N]
-        # In the head a word of the short list stands for itself, any other for its band.
+        # The class of a word is the word itself if it is in the short list, otherwise its band.
         band_N = torch.bucketize(rank_N, self.cutoffs, right=True)
-        choice_N = torch.where(band_N == 0, rank_N, self.ends[0] + band_N - 1)
-        loss = linear_cross_entropy(hidden_ND, self.head.weight, self.head.bias, choice_N, weights_N)
+        class_N = torch.where(band_N == 0, rank_N, self.ends[0] + band_N - 1)
+        loss = linear_cross_entropy(hidden_ND, self.head.weight, self.head.bias, class_N, weights_N)
         for number, (project, band) in enumerate(zip(self.projects, self.bands, strict=True)):
-            here_M = (band_N == number + 1).nonzero()[:, 0]
-            within_M = rank_N[here_M] - self.ends[number]
-            narrow_MP = project(hidden_ND[here_M])
-            loss = loss + linear_cross_entropy(narrow_MP, band.weight, band.bias, within_M, weights_N[here_M])  # type: ignore[arg-type]
+            members_M = (band_N == number + 1).nonzero()[:, 0]
+            within_M = rank_N[members_M] - self.ends[number]
+            narrow_ME = project(hidden_ND[members_M])
+            loss = loss + linear_cross_entropy(narrow_ME, band.weight, band.bias, within_M, weights_N[members_M])  # type: ignore[arg-type]
         return loss
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
@@ -84,7 +86,7 @@ class Adaptive(OutputLayer):
 
 
 def default_cutoffs(vocabulary: Vocabulary, width: int, div_value: float) -> tuple[int, ...]:
-    """Bands by coverage of the text, as many as the width can still divide, always at least one."""
+    """Cutoffs by coverage of the text: as many bands as the width allows, at least one."""
     counts_V = np.sort(np.asarray(vocabulary.counts_V, dtype=np.float64) + 1)[::-1]
     covered_V = np.cumsum(counts_V) / counts_V.sum()
     ranks = np.searchsorted(covered_V, COVERAGE) + 1
@@ -97,11 +99,11 @@ def default_cutoffs(vocabulary: Vocabulary, width: int, div_value: float) -> tup
 def _check(cutoffs: tuple[int, ...], width: int, size: int, div_value: float) -> None:
     if list(cutoffs) != sorted(set(cutoffs)) or cutoffs[0] < 1 or cutoffs[-1] >= size:
         raise ConfigError(
-            f"the adaptive cutoffs are {list(cutoffs)}, but they must rise between 1 and {size - 1} "
-            f"for a vocabulary of {size}: leave them out to have them chosen"
+            f"output.cutoffs = {list(cutoffs)}: expected increasing ranks between 1 and {size - 1} "
+            f"for a vocabulary of {size}; leave them out to choose them by coverage"
         )
     if width // div_value ** len(cutoffs) < 1:
         raise ConfigError(
             f"the last of {len(cutoffs)} adaptive bands would be {width}/{div_value:g}^{len(cutoffs)} < 1 wide: "
-            "widen the model, lower div_value or give fewer cutoffs"
+            "use a wider model, a lower output.div_value or fewer output.cutoffs"
         )

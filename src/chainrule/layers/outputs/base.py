@@ -1,7 +1,4 @@
-"""What every output layer answers, and what the layers with one vector a word share.
-
-Shapes: N positions, D width, V vocabulary, R distinct rows, C positions of a chunk.
-"""
+"""The interface of output layers, and what the layers with one vector per word share."""
 
 from __future__ import annotations
 
@@ -14,11 +11,12 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.nn import functional
 
+from chainrule.base.parameters import HasTables
 from chainrule.errors import ConfigError
 from chainrule.types import Vocabulary
 
 CHUNK_BYTES = 32 * 2**20
-"""The most that one table of positions by words may take when only some of its entries are wanted."""
+"""Largest table of positions by words that is computed at once when only some entries are needed."""
 
 
 class OutputConfig(BaseModel):
@@ -27,14 +25,15 @@ class OutputConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class OutputLayer(nn.Module):
+class OutputLayer(HasTables, nn.Module):
     """hidden_ND to p(. | position), built as `Layer(config, width, vocabulary)`.
 
-    `loss` is what training lowers: the negative log-likelihood itself, or an estimate that is cheaper on a large
-    vocabulary. `log_prob` and `log_probs` are always exact and normalised.
+    `loss` is minimised in training: the negative log-likelihood, or an estimate that is cheaper for a large vocabulary.
+    `log_prob` and `log_probs` are always exact and normalised.
     """
 
     Config: ClassVar[type[OutputConfig]] = OutputConfig
+    only_tables = True
     tieable: ClassVar[bool] = False
     name: ClassVar[str]
 
@@ -42,14 +41,14 @@ class OutputLayer(nn.Module):
         super().__init__()
         if vocabulary.size < 2:
             raise ConfigError(
-                f"an output layer needs at least 2 tokens to choose from, but the vocabulary has {vocabulary.size}: "
+                f"an output layer needs a vocabulary of at least 2 tokens, but this one has {vocabulary.size}: "
                 "train on a longer text or with another tokenizer"
             )
         self.config, self.width, self.size = config, width, vocabulary.size
 
     @abstractmethod
     def loss(self, hidden_ND: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
-        """The training loss in nats, summed over the positions, each times its weight."""
+        """The training loss in nats, summed over the positions, each multiplied by its weight."""
 
     @abstractmethod
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
@@ -59,20 +58,20 @@ class OutputLayer(nn.Module):
         """log p of the targets as N, normalised, in bounded memory."""
         rows = max(1, CHUNK_BYTES // (4 * self.size))
         chunks = zip(hidden_ND.split(rows), targets_N.split(rows), strict=True)
-        return torch.cat([self.log_probs(hidden_CD).gather(1, targets_C[:, None]) for hidden_CD, targets_C in chunks])[
+        return torch.cat([self.log_probs(hidden_MD).gather(1, targets_M[:, None]) for hidden_MD, targets_M in chunks])[
             :, 0
         ]
 
     def tie(self, weight_VD: nn.Parameter) -> None:
         """Use the embedding as the word vectors of this layer."""
         raise ConfigError(
-            f"the output layer '{self.name}' has no vector for each word, so it cannot share the embedding: "
-            "turn tying off or choose softmax, sampled or nce"
+            f"the output layer '{self.name}' has no vector per word, so it cannot share the embedding: "
+            "set model.tied=false, or choose softmax, sampled or nce"
         )
 
 
 class WordVectors(OutputLayer):
-    """The layers whose scores are s(w, h) = w·h + b_w: one vector and one bias a word."""
+    """The layers whose scores are s(w, h) = w·h + b_w: one vector and one bias per word."""
 
     tieable = True
 
@@ -80,24 +79,24 @@ class WordVectors(OutputLayer):
         super().__init__(config, width, vocabulary)
         self.weight_VD = nn.Parameter(torch.empty(vocabulary.size, width).uniform_(-(width**-0.5), width**-0.5))
         self.bias_V: nn.Parameter | None
-        # Starting from the word frequencies spares the first steps, and lets nce take the sum of exp(s) as one.
+        # Starting from the word frequencies saves the first steps, and nce may assume that exp(s) sums to one.
         self.bias_V = nn.Parameter(log_unigram(vocabulary))
 
     def tie(self, weight_VD: nn.Parameter) -> None:
         if weight_VD.shape != self.weight_VD.shape:
             raise ConfigError(
                 f"cannot tie an embedding of shape {tuple(weight_VD.shape)} to output vectors of shape "
-                f"{tuple(self.weight_VD.shape)}: make the embedding as wide as the last layer, or turn tying off"
+                f"{tuple(self.weight_VD.shape)}: make the embedding as wide as the last layer, or set model.tied=false"
             )
         self.weight_VD = weight_VD
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         scores_NV = functional.linear(hidden_ND, self.weight_VD, self.bias_V)
-        return scores_NV.to(self.weight_VD.dtype).log_softmax(1)  # under mixed precision the scores come in half
+        return scores_NV.to(self.weight_VD.dtype).log_softmax(1)  # under mixed precision the scores are half precision
 
 
 def log_unigram(vocabulary: Vocabulary) -> Tensor:
-    """log of the add-one smoothed relative frequencies, V."""
+    """The logarithm of the add-one smoothed relative frequencies, V."""
     counts_V = np.asarray(vocabulary.counts_V, dtype=np.float64) + 1
     return torch.from_numpy(np.log(counts_V / counts_V.sum())).float()
 
@@ -108,10 +107,10 @@ def frequency_order(vocabulary: Vocabulary) -> Tensor:
 
 
 def distinct(ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Ids below `size` in any shape -> (the distinct ones ascending, R; where in those each id of 0..size-1 is).
+    """Ids below `size` in any shape -> (the distinct ids in ascending order, R; the index in R of every id).
 
-    Two passes over a table of the vocabulary, which is quicker than sorting the ids. Entries of the second result for
-    ids that do not occur mean nothing.
+    Two passes over a table of the vocabulary, which is faster than sorting the ids. The index of an id that does not
+    occur is undefined.
     """
     seen = torch.zeros(size, dtype=torch.bool, device=ids.device)
     seen[ids] = True
@@ -119,5 +118,5 @@ def distinct(ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def weighted_sum(values_N: Tensor, weights_N: Tensor | None) -> Tensor:
-    """Σ weight · value, a scalar; no weights are ones."""
+    """Σ weight · value, a scalar; None: all weights are one."""
     return values_N.sum() if weights_N is None else (values_N * weights_N).sum()

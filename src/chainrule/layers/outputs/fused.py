@@ -1,10 +1,9 @@
-"""A linear layer and its cross-entropy as one step that never stores a large table of positions by words.
+"""A linear layer and its cross-entropy as one operation that never stores a large table of positions by words.
 
-Work goes in chunks of positions. For each chunk the scores are computed, turned in place into exp(s - max), and used
-at once for both gradients, so that backward only multiplies them by what comes from above. Softmax is never formed:
-its normaliser is applied to the narrow side of each product, and the targets' part of the gradient is added by row.
-
-Shapes: N positions, C positions of a chunk, D width, V vocabulary.
+Positions are processed in chunks of M. For each chunk the scores are computed, turned in place into exp(s - max), and
+used immediately for both gradients, so that backward only multiplies these by the incoming gradient. The softmax is
+never stored: its normaliser is applied to the narrow side of each product, and the targets' part of the gradient is
+added row by row.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from chainrule.base.compiling import left_out
+from chainrule.base.compiling import uncompiled
 
 STORED_ENTRIES = 2**18
-"""Scores up to this many are simply stored: the table is small, and fewer operations count for more."""
+"""Number of scores up to which the table is stored: it is small, and fewer operations matter more."""
 
 CHUNK_ENTRIES = 2**23
-"""Scores held at once, 32 MB: enough rows that adding to the gradient of a large vocabulary is not the main cost."""
+"""Number of scores held at once, 32 MB: enough rows that adding to the gradient of a large vocabulary stays cheap."""
 
 
 class Gradients(NamedTuple):
-    """Buffers of the gradients that are wanted; None for those that are not."""
+    """Buffers of the gradients; None where no gradient is needed."""
 
     hidden_ND: Tensor | None
     weight_VD: Tensor | None
@@ -45,14 +44,14 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Σ_n weights_n · (log Σ_v exp(s_nv + offset_v) - s_n,target), with s = hidden·weightᵀ + bias, as a scalar.
 
-    The offset never applies to a position's own target. Label smoothing moves that share of the target's mass evenly
-    to the whole vocabulary, as torch's cross_entropy does.
+    The offset does not apply to the target of the position itself. Label smoothing spreads that share of the target's
+    mass evenly over the whole vocabulary, as torch's cross_entropy does.
     """
     if len(hidden_ND) * len(weight_VD) <= STORED_ENTRIES:
         return _stored(hidden_ND, weight_VD, bias_V, targets_N, weights_N, label_smoothing, offset_V)
-    wanted = torch.is_grad_enabled()
+    needs_gradient = torch.is_grad_enabled()
     hidden_ND = hidden_ND.to(weight_VD.dtype)
-    loss: Tensor = _fused(hidden_ND, weight_VD, bias_V, targets_N, weights_N, label_smoothing, offset_V, wanted)
+    loss: Tensor = _fused(hidden_ND, weight_VD, bias_V, targets_N, weights_N, label_smoothing, offset_V, needs_gradient)
     return loss
 
 
@@ -65,11 +64,11 @@ def _stored(
     smoothing: float,
     offset_V: Tensor | None,
 ) -> Tensor:
-    """The same by torch's own functions, with the whole table of scores."""
+    """The same by the functions of torch, with the whole table of scores."""
     scores_NV = functional.linear(hidden_ND, weight_VD, bias_V).to(weight_VD.dtype)
     if offset_V is not None:
-        own_N1 = scores_NV.gather(1, targets_N[:, None])
-        scores_NV = (scores_NV + offset_V).scatter(1, targets_N[:, None], own_N1)
+        target_score_N1 = scores_NV.gather(1, targets_N[:, None])
+        scores_NV = (scores_NV + offset_V).scatter(1, targets_N[:, None], target_score_N1)
     if weights_N is None:
         return functional.cross_entropy(scores_NV, targets_N, reduction="sum", label_smoothing=smoothing)
     loss_N = functional.cross_entropy(scores_NV, targets_N, reduction="none", label_smoothing=smoothing)
@@ -77,7 +76,7 @@ def _stored(
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """`linear_cross_entropy` as a node of the graph whose gradients are ready when the loss is."""
+    """`linear_cross_entropy` as a node of the graph that computes its gradients together with the loss."""
 
     @staticmethod
     def forward(
@@ -89,13 +88,13 @@ class LinearCrossEntropy(torch.autograd.Function):
         weights_N: Tensor | None,
         smoothing: float,
         offset_V: Tensor | None,
-        wanted: bool,
+        needs_gradient: bool,
     ) -> Tensor:
         with torch.autocast(hidden_ND.device.type, enabled=False):
             weights_N = hidden_ND.new_ones(len(hidden_ND)) if weights_N is None else weights_N.to(hidden_ND.dtype)
             buffers = zip((hidden_ND, weight_VD, bias_V), ctx.needs_input_grad, strict=False)
             grads = Gradients(
-                *[None if x is None or not (wanted and need) else torch.zeros_like(x) for x, need in buffers]
+                *[None if x is None or not (needs_gradient and need) else torch.zeros_like(x) for x, need in buffers]
             )
             loss = _targets_part(hidden_ND, weight_VD, bias_V, targets_N, weights_N, smoothing, grads)
             loss += _normaliser_part(hidden_ND, weight_VD, bias_V, targets_N, weights_N, offset_V, grads)
@@ -105,15 +104,15 @@ class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # In place, since a copy of the weight's gradient costs as much as a product; the buffers are then given away.
+        # In place, since copying the gradient of the weight costs as much as a product; the buffers are not kept.
         grads, ctx.grads = ctx.grads, None
         if grads is None:
-            raise RuntimeError("linear_cross_entropy keeps its gradients for one backward pass: compute the loss again")
+            raise RuntimeError("linear_cross_entropy supports one backward pass per loss: compute the loss again")
         return *(None if buffer is None else buffer.mul_(grad) for buffer in grads), None, None, None, None, None
 
 
-# Gradients that are made in the forward pass are more than a compiler of graphs follows.
-_fused = left_out(LinearCrossEntropy.apply)
+# torch.compile does not support gradients that are computed in the forward pass.
+_fused = uncompiled(LinearCrossEntropy.apply)
 
 
 def _targets_part(
@@ -126,18 +125,18 @@ def _targets_part(
     grads: Gradients,
 ) -> Tensor:
     """-Σ w·((1 - ε)·s_target + ε·mean_v s_v), the mean by linearity, with its gradients."""
-    hit_N, even_N = (1 - smoothing) * weights_N, smoothing * weights_N
+    target_N, even_N = (1 - smoothing) * weights_N, smoothing * weights_N
     vectors_ND = weight_VD[targets_N]
     scores_N = (hidden_ND * vectors_ND).sum(1)
     if bias_V is not None:
         scores_N += bias_V[targets_N]
-    loss = -(hit_N @ scores_N)
+    loss = -(target_N @ scores_N)
     if grads.hidden_ND is not None:
-        grads.hidden_ND.addcmul_(vectors_ND, hit_N[:, None], value=-1)
+        grads.hidden_ND.addcmul_(vectors_ND, target_N[:, None], value=-1)
     if grads.weight_VD is not None:
-        grads.weight_VD.index_add_(0, targets_N, hidden_ND * hit_N[:, None], alpha=-1)
+        grads.weight_VD.index_add_(0, targets_N, hidden_ND * target_N[:, None], alpha=-1)
     if grads.bias_V is not None:
-        grads.bias_V.index_add_(0, targets_N, hit_N, alpha=-1)
+        grads.bias_V.index_add_(0, targets_N, target_N, alpha=-1)
     if smoothing:
         mean_D, size = weight_VD.mean(0), len(weight_VD)
         loss -= even_N @ (hidden_ND @ mean_D + (0 if bias_V is None else bias_V.mean()))
@@ -162,25 +161,25 @@ def _normaliser_part(
     """Σ w·log Σ_v exp(s_v + offset_v), with its gradients, chunk by chunk."""
     total = hidden_ND.new_zeros(())
     rows = max(1, CHUNK_ENTRIES // len(weight_VD))
-    scores_buffer_CV = hidden_ND.new_empty(min(rows, len(hidden_ND)), len(weight_VD))
+    scores_buffer_MV = hidden_ND.new_empty(min(rows, len(hidden_ND)), len(weight_VD))
     for start in range(0, len(hidden_ND), rows):
         chunk = slice(start, start + rows)
-        hidden_CD, targets_C1 = hidden_ND[chunk], targets_N[chunk, None]
-        scores_CV = scores_buffer_CV[: len(hidden_CD)]
-        torch.mm(hidden_CD, weight_VD.t(), out=scores_CV)
+        hidden_MD, targets_M1 = hidden_ND[chunk], targets_N[chunk, None]
+        scores_MV = scores_buffer_MV[: len(hidden_MD)]
+        torch.mm(hidden_MD, weight_VD.t(), out=scores_MV)
         if bias_V is not None:
-            scores_CV += bias_V
+            scores_MV += bias_V
         if offset_V is not None:
-            own_C1 = scores_CV.gather(1, targets_C1)
-            scores_CV.add_(offset_V).scatter_(1, targets_C1, own_C1)
-        most_C1 = scores_CV.amax(1, keepdim=True)
-        sums_C1 = scores_CV.sub_(most_C1).exp_().sum(1, keepdim=True)
-        total += weights_N[chunk] @ (sums_C1.log() + most_C1)[:, 0]
-        scale_C1 = weights_N[chunk, None] / sums_C1
+            target_score_M1 = scores_MV.gather(1, targets_M1)
+            scores_MV.add_(offset_V).scatter_(1, targets_M1, target_score_M1)
+        max_M1 = scores_MV.amax(1, keepdim=True)
+        sums_M1 = scores_MV.sub_(max_M1).exp_().sum(1, keepdim=True)
+        total += weights_N[chunk] @ (sums_M1.log() + max_M1)[:, 0]
+        scale_M1 = weights_N[chunk, None] / sums_M1
         if grads.hidden_ND is not None:
-            grads.hidden_ND[chunk] += (scores_CV @ weight_VD).mul_(scale_C1)
+            grads.hidden_ND[chunk] += (scores_MV @ weight_VD).mul_(scale_M1)
         if grads.weight_VD is not None:
-            grads.weight_VD.addmm_(scores_CV.t(), hidden_CD * scale_C1)
+            grads.weight_VD.addmm_(scores_MV.t(), hidden_MD * scale_M1)
         if grads.bias_V is not None:
-            grads.bias_V.addmv_(scores_CV.t(), scale_C1[:, 0])
+            grads.bias_V.addmv_(scores_MV.t(), scale_M1[:, 0])
     return total

@@ -1,11 +1,9 @@
 """The hierarchical softmax (Morin & Bengio 2005) on a Huffman tree of the word counts (Mikolov et al. 2013).
 
-A word is a leaf; its probability is the product of the left-or-right decisions on the way from the root, so it costs
-the length of its code, and all words sum to one whatever the parameters are.
+A word is a leaf; its probability is the product of the left-or-right decisions on the path from the root. It costs as
+much as its code is long, and the words sum to one for any parameters.
 
-Inner nodes are numbered breadth first: the root is 0, and each level is a range that directly follows the last one.
-
-Shapes: N positions, D width, V vocabulary, I inner nodes (V - 1), L longest code, R distinct nodes.
+Inner nodes are numbered breadth first: the root is 0, and each level is a range that directly follows the previous one.
 """
 
 from __future__ import annotations
@@ -17,21 +15,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from chainrule.base.huffman import huffman
+from chainrule.base.huffman import huffman_tree
 from chainrule.layers.outputs.base import OutputConfig, OutputLayer, distinct, weighted_sum
 from chainrule.registry import OUTPUTS
 from chainrule.types import Vocabulary
 
-ROWS = 1024
-"""Positions whose nodes are gathered together; more would multiply positions by nodes that they do not need."""
+CHUNK_POSITIONS = 1024
+"""Positions per chunk: larger chunks would multiply more positions by nodes that they do not need."""
 
 
 class Level(NamedTuple):
-    """A level of the tree: its range of inner nodes, and which of their children, (left, right) each, are what."""
+    """A level of the tree: its range of inner nodes, and the kinds of their children, (left, right) of each node."""
 
     nodes: slice
-    inner: Tensor  # places of the children that are inner nodes; they are the next level, in order
-    leaves: Tensor  # places of the children that are words
+    inner: Tensor  # indices of the children that are inner nodes: the next level, in order
+    leaves: Tensor  # indices of the children that are words
     words: Tensor  # those words
 
 
@@ -40,19 +38,19 @@ class Hierarchical(OutputLayer):
     """p(w | h) = Π σ(±(node·h + b)) over the inner nodes above w."""
 
     name = "hierarchical"
-    children_I2: Tensor
-    path_VL: Tensor
-    sign_VL: Tensor
+    children_I2: Tensor  # (inner nodes, 2)
+    path_VL: Tensor  # (vocabulary, longest code)
+    sign_VL: Tensor  # (vocabulary, longest code)
     levels: list[Level]
 
     def __init__(self, config: OutputConfig, width: int, vocabulary: Vocabulary) -> None:
         super().__init__(config, width, vocabulary)
         inner = vocabulary.size - 1
-        children_I2, mass_I2 = huffman(np.asarray(vocabulary.counts_V, dtype=np.int64) + 1)
+        children_J2, mass_J2 = huffman_tree(np.asarray(vocabulary.counts_V, dtype=np.int64) + 1)
         self.weight_ID = nn.Parameter(torch.empty(inner, width).uniform_(-(width**-0.5), width**-0.5))
-        # σ(b) is the share of the left child, so training starts from the word frequencies.
-        self.bias_I = nn.Parameter(torch.from_numpy(np.log(mass_I2[:, 0] / mass_I2[:, 1])).float())
-        self.register_buffer("children_I2", torch.from_numpy(children_I2))
+        # σ(b) is the share of the left child: training starts from the word frequencies.
+        self.bias_I = nn.Parameter(torch.from_numpy(np.log(mass_J2[:, 0] / mass_J2[:, 1])).float())
+        self.register_buffer("children_I2", torch.from_numpy(children_J2))
         self.register_load_state_dict_post_hook(_derive)
         _derive(self)
 
@@ -60,54 +58,54 @@ class Hierarchical(OutputLayer):
         return -weighted_sum(self.log_prob(hidden_ND, targets_N), weights_N)
 
     def log_prob(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        chunks = zip(hidden_ND.split(ROWS), targets_N.split(ROWS), strict=True)
-        return torch.cat([self._walk(hidden_CD, targets_C) for hidden_CD, targets_C in chunks])
+        chunks = zip(hidden_ND.split(CHUNK_POSITIONS), targets_N.split(CHUNK_POSITIONS), strict=True)
+        return torch.cat([self._log_prob_chunk(hidden_MD, targets_M) for hidden_MD, targets_M in chunks])
 
-    def _walk(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        """log p of the targets, N: the nodes of all their paths are scored by one product, then picked."""
-        path_NL, sign_NL = self.path_VL[targets_N].long(), self.sign_VL[targets_N]
-        rows_R, place_I = distinct(path_NL, self.size - 1)
+    def _log_prob_chunk(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """log p of the targets, N: one product scores the nodes of all their paths."""
+        path, sign = self.path_VL[targets_N].long(), self.sign_VL[targets_N]  # (N, longest code)
+        rows_R, index_J = distinct(path, self.size - 1)
         nodes_RD = functional.embedding(rows_R, self.weight_ID)
         score_NR = functional.linear(hidden_ND, nodes_RD, self.bias_I[rows_R]).to(nodes_RD.dtype)
-        decision_NL = functional.logsigmoid(score_NR.gather(1, place_I[path_NL]) * sign_NL)
-        return (decision_NL * sign_NL.abs()).sum(1)
+        decisions = functional.logsigmoid(score_NR.gather(1, index_J[path]) * sign)
+        return (decisions * sign.abs()).sum(1)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
-        device, score_NI = hidden_ND.device, functional.linear(hidden_ND, self.weight_ID, self.bias_I)
-        score_NI = score_NI.to(self.weight_ID.dtype)
-        log_probs_NV = score_NI.new_empty(len(hidden_ND), self.size)
-        reached_NK = score_NI.new_zeros(len(hidden_ND), 1)
+        device, score_NJ = hidden_ND.device, functional.linear(hidden_ND, self.weight_ID, self.bias_I)
+        score_NJ = score_NJ.to(self.weight_ID.dtype)
+        log_probs_NV = score_NJ.new_empty(len(hidden_ND), self.size)
+        reached_NJ = score_NJ.new_zeros(len(hidden_ND), 1)  # log p of reaching each node of a level
         for level in self.levels:
-            sides_NK2 = functional.logsigmoid(torch.stack([score_NI[:, level.nodes], -score_NI[:, level.nodes]], 2))
-            children_NK = (sides_NK2 + reached_NK[:, :, None]).flatten(1)
-            log_probs_NV[:, level.words.to(device)] = children_NK[:, level.leaves.to(device)]
-            reached_NK = children_NK[:, level.inner.to(device)]
+            sides_NJ2 = functional.logsigmoid(torch.stack([score_NJ[:, level.nodes], -score_NJ[:, level.nodes]], 2))
+            children_NJ = (sides_NJ2 + reached_NJ[:, :, None]).flatten(1)
+            log_probs_NV[:, level.words.to(device)] = children_NJ[:, level.leaves.to(device)]
+            reached_NJ = children_NJ[:, level.inner.to(device)]
         return log_probs_NV
 
 
 def _derive(layer: Hierarchical, _: Any = None) -> None:
-    """Lay out paths and levels from the children: at the start, and after a checkpoint brought its own tree."""
-    children_I2 = layer.children_I2.cpu().numpy()
+    """Derive paths and levels from the children: at the start, and after a checkpoint with another tree is loaded."""
+    children_J2 = layer.children_I2.cpu().numpy()
     paths, levels = [], []
-    start, prefix_K0 = 0, np.empty((1, 0), dtype=np.int32)
-    sign_K0 = np.empty((1, 0), dtype=np.int8)
-    while len(prefix_K0):
-        stop = start + len(prefix_K0)
-        children_K = children_I2[start:stop].reshape(-1)
-        node_K1 = np.repeat(np.arange(start, stop, dtype=np.int32), 2)[:, None]
-        side_K1 = np.tile(np.array([1, -1], dtype=np.int8), stop - start)[:, None]
-        path_KL = np.hstack([np.repeat(prefix_K0, 2, axis=0), node_K1])
-        sign_KL = np.hstack([np.repeat(sign_K0, 2, axis=0), side_K1])
-        leaf_K = children_K < 0
-        paths.append((~children_K[leaf_K], path_KL[leaf_K], sign_KL[leaf_K]))
-        inner, leaves, words = np.flatnonzero(~leaf_K), np.flatnonzero(leaf_K), ~children_K[leaf_K]
+    start, prefix = 0, np.empty((1, 0), dtype=np.int32)  # the paths to the nodes of a level
+    prefix_sign = np.empty((1, 0), dtype=np.int8)
+    while len(prefix):
+        stop = start + len(prefix)
+        children_M = children_J2[start:stop].reshape(-1)
+        node_M1 = np.repeat(np.arange(start, stop, dtype=np.int32), 2)[:, None]
+        side_M1 = np.tile(np.array([1, -1], dtype=np.int8), stop - start)[:, None]
+        longer = np.hstack([np.repeat(prefix, 2, axis=0), node_M1])
+        longer_sign = np.hstack([np.repeat(prefix_sign, 2, axis=0), side_M1])
+        leaf_M = children_M < 0
+        paths.append((~children_M[leaf_M], longer[leaf_M], longer_sign[leaf_M]))
+        inner, leaves, words = np.flatnonzero(~leaf_M), np.flatnonzero(leaf_M), ~children_M[leaf_M]
         levels.append(Level(slice(start, stop), *map(torch.from_numpy, (inner, leaves, words))))
-        start, prefix_K0, sign_K0 = stop, path_KL[~leaf_K], sign_KL[~leaf_K]
-    path_VL = np.zeros((len(children_I2) + 1, len(levels)), dtype=np.int32)
-    sign_VL = np.zeros(path_VL.shape, dtype=np.int8)
+        start, prefix, prefix_sign = stop, longer[~leaf_M], longer_sign[~leaf_M]
+    path_of_word = np.zeros((len(children_J2) + 1, len(levels)), dtype=np.int32)
+    sign_of_word = np.zeros(path_of_word.shape, dtype=np.int8)
     for words, path, sign in paths:
-        path_VL[words, : path.shape[1]], sign_VL[words, : path.shape[1]] = path, sign
+        path_of_word[words, : path.shape[1]], sign_of_word[words, : path.shape[1]] = path, sign
     device = layer.children_I2.device
     layer.levels = levels
-    layer.register_buffer("path_VL", torch.from_numpy(path_VL).to(device), persistent=False)
-    layer.register_buffer("sign_VL", torch.from_numpy(sign_VL).to(device), persistent=False)
+    layer.register_buffer("path_VL", torch.from_numpy(path_of_word).to(device), persistent=False)
+    layer.register_buffer("sign_VL", torch.from_numpy(sign_of_word).to(device), persistent=False)

@@ -1,9 +1,7 @@
-"""Two predictions of one place mixed: p = (1-γ)·p_first + γ·p_second, over any output layer.
+"""A mixture of two predictions of one position, p = (1-γ)·p_first + γ·p_second, over any output layer.
 
-Features come packed, [first D | second D | log γ/(1-γ)]: what passes from a model to its output layer stays one tensor,
-and objectives, scorers and caches need not know that there are two. Features of the plain width are not mixed at all.
-
-Legend: N places, D width, V vocabulary.
+Features are packed as [first D | second D | log γ/(1-γ)]: a model passes one tensor to its output layer, and
+objectives, scorers and caches do not depend on the mixture. Features of the plain width D are not mixed.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from torch.nn import functional
 from chainrule.layers.outputs.base import OutputLayer, WordVectors
 
 NEVER = -1e4
-"""The log-odds of a branch that takes no part: its exp is 0 in every precision, and unlike -inf it has products."""
+"""The log-odds of a branch without weight: its exp is 0 in every precision, and unlike -inf it can be multiplied."""
 
 
 def log_odds(gamma: float) -> float:
@@ -33,12 +31,12 @@ def mix(first: Tensor, second: Tensor, odds: Tensor) -> Tensor:
 
 
 def pack(first_BTD: Tensor, second_BTD: Tensor, odds_BT: Tensor) -> Tensor:
-    """The features of both predictions and the log-odds of the second -> BT(2D+1)."""
+    """The features of both predictions and the log-odds of the second -> (B, T, 2D + 1)."""
     return torch.cat([first_BTD, second_BTD, odds_BT.unsqueeze(-1)], -1)
 
 
 class MixedOutput(nn.Module):
-    """An output layer for packed features; `loss` is that of the first prediction alone."""
+    """An output layer for packed features; `loss` is the loss of the first prediction alone."""
 
     def __init__(self, base: OutputLayer) -> None:
         super().__init__()
@@ -47,7 +45,7 @@ class MixedOutput(nn.Module):
         self.width, self.size = base.width, base.size
 
     def loss(self, hidden_ND: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
-        """What training lowers for the first prediction, in nats, summed."""
+        """The training loss of the first prediction in nats, summed over the positions."""
         return self.base.loss(hidden_ND[:, : self.width], targets_N, weights_N)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
@@ -72,7 +70,7 @@ class MixedOutput(nn.Module):
         return first_ND, second_ND, odds_N1
 
     def scores(self, hidden_ND: Tensor) -> Tensor:
-        """log p of all tokens by features of one prediction NV, but for a constant a row, which is quicker to have."""
+        """log p of all tokens by one prediction, NV, up to a constant per row, which is faster to compute."""
         if isinstance(self.base, WordVectors):
             return functional.linear(hidden_ND, self.base.weight_VD, self.base.bias_V)
         return self.base.log_probs(hidden_ND)

@@ -12,6 +12,8 @@ from chainrule.types import Vocabulary
 
 
 class SoftmaxConfig(OutputConfig):
+    """The options of the softmax."""
+
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
     bias: bool = True
 

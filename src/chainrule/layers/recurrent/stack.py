@@ -1,10 +1,8 @@
 """Stacks of recurrent layers: one module for rnn, lstm, lstm-peephole, lstm-coupled and gru.
 
-The arithmetic of the cells, and their back-propagation through time, is in `cells.py`; here are the parameters, the
-stacking, and the three dropouts: between layers, locked over time (Gal & Ghahramani 2016), and on the
-hidden-to-hidden weights (Wan et al. 2013, as in the AWD-LSTM of Merity et al. 2018).
-
-Shapes: B batch, T time, D input width, H hidden width, G gate rows (blocks × H, in the order told in `cells.py`).
+The arithmetic of the cells, their back-propagation through time and the order of their gates are in `cells.py`. This
+file has the parameters, the stacking, and three kinds of dropout: between layers, locked over time (Gal & Ghahramani
+2016), and on the hidden-to-hidden weights (Wan et al. 2013, as in the AWD-LSTM of Merity et al. 2018).
 """
 
 from __future__ import annotations
@@ -16,20 +14,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from chainrule.base.compiling import left_out
+from chainrule.base.compiling import uncompiled
 from chainrule.errors import ConfigError, unknown_name
 from chainrule.layers.dropout import drop
 from chainrule.layers.recurrent.cells import Gru, Lstm, Rnn
-from chainrule.layers.recurrent.kernel import run, serves
+from chainrule.layers.recurrent.kernel import has_kernel, run_kernel
 from chainrule.layers.recurrent.unroll import Cell, States, unroll
 
 KERNEL_ROWS = 8
-"""Rows up to which a kernel is quicker over some steps than a product of matrices at each."""
+"""Rows up to which the kernel is faster over several steps than a matrix product per step."""
 
 State = list[States]
-"""One tuple a layer: (h_BH,), or (h_BH, c_BH) for the lstm kinds."""
+"""One tuple per layer: (h_BU,), or (h_BU, c_BU) for the lstm kinds."""
 
-KINDS: dict[str, Callable[[str, str], Cell]] = {
+CELLS: dict[str, Callable[[str, str], Cell]] = {
     "rnn": lambda activation, reset: Rnn(activation),
     "lstm": lambda activation, reset: Lstm(),
     "lstm-peephole": lambda activation, reset: Lstm(peephole=True),
@@ -39,32 +37,32 @@ KINDS: dict[str, Callable[[str, str], Cell]] = {
 
 
 def make_cell(kind: str, activation: str = "tanh", reset: str = "before") -> Cell:
-    """The cell of a name; `activation` matters to rnn alone, `reset` to gru alone."""
-    if kind not in KINDS:
-        raise unknown_name("recurrent cell", kind, KINDS)
+    """The cell of a name; only rnn uses `activation`, only gru uses `reset`."""
+    if kind not in CELLS:
+        raise unknown_name("recurrent cell", kind, CELLS)
     if activation not in ("tanh", "relu"):
         raise unknown_name("activation", activation, ("tanh", "relu"))
     if reset not in ("before", "after"):
         raise unknown_name("reset", reset, ("before", "after"))
-    return KINDS[kind](activation, reset)
+    return CELLS[kind](activation, reset)
 
 
 class Padding(NamedTuple):
     """Where the rows of a batch end."""
 
-    after_TB1: Tensor  # 1 at steps after a row's last, 0 before
+    after_TB1: Tensor  # 1 at steps after the last of a row, otherwise 0
     last_B: Tensor
     row_B: Tensor
 
     @classmethod
-    def of(cls, lengths_B: Tensor, steps: int, dtype: torch.dtype) -> Padding:
+    def from_lengths(cls, lengths_B: Tensor, steps: int, dtype: torch.dtype) -> Padding:
         time_T = torch.arange(steps, device=lengths_B.device)
         after_TB1 = (time_T[:, None, None] >= lengths_B[:, None]).to(dtype)
         return cls(after_TB1, lengths_B - 1, torch.arange(len(lengths_B), device=lengths_B.device))
 
 
 class RecurrentLayer(nn.Module):
-    """The parameters of one layer, started as that kind of cell wants them."""
+    """The parameters of one layer, initialised for its cell."""
 
     def __init__(self, cell: Cell, input_size: int, hidden_size: int, recurrent_dropout: float) -> None:
         super().__init__()
@@ -73,10 +71,10 @@ class RecurrentLayer(nn.Module):
         self.weight_input_GD = nn.Parameter(torch.empty(rows, input_size))
         self.weight_hidden_GH = nn.Parameter(torch.empty(rows, hidden_size))
         self.bias_G = nn.Parameter(torch.empty(rows))
-        self.extra = self._extra(hidden_size)
+        self.extra = self._make_extra(hidden_size)
         self.reset_parameters()
 
-    def _extra(self, hidden_size: int) -> nn.Parameter | None:
+    def _make_extra(self, hidden_size: int) -> nn.Parameter | None:
         if isinstance(self.cell, Lstm) and self.cell.peephole:
             return nn.Parameter(torch.empty(3, hidden_size))
         if isinstance(self.cell, Gru) and self.cell.after:
@@ -91,36 +89,36 @@ class RecurrentLayer(nn.Module):
         if isinstance(self.cell, Rnn):
             self.weight_hidden_GH.div_(spectral_radius(self.weight_hidden_GH))
         if isinstance(self.cell, Lstm):
-            # A memory that keeps what it has can learn over long spans from the start (Gers 2000, Jozefowicz 2015).
+            # A memory that initially keeps its contents learns long spans sooner (Gers 2000, Jozefowicz 2015).
             block = 1 if self.cell.coupled else 2
             self.bias_G[block * width : (block + 1) * width] = -1.0 if self.cell.coupled else 1.0
 
     def forward(self, inputs_TBD: Tensor, state: States, padding: Padding | None = None) -> tuple[Tensor, States]:
-        """inputs_TBD and the state before them -> (hidden_TBH, the state after them, or after each row's last)."""
+        """inputs_TBD and the state before them -> (hidden_TBU, the state after the last input of each row)."""
         gates_TBG = functional.linear(inputs_TBD, self.weight_input_GD, self.bias_G)
         if padding is None:
             return self.recur(gates_TBG, state)
-        if self.cell.holding:
-            hold_G = gates_TBG.new_tensor(self.cell.holding).repeat_interleave(self.weight_hidden_GH.shape[1])
+        if self.cell.hold_bias:
+            hold_G = gates_TBG.new_tensor(self.cell.hold_bias).repeat_interleave(self.weight_hidden_GH.shape[1])
             gates_TBG = gates_TBG.addcmul_(padding.after_TB1, hold_G)
-        hidden_TBH, (_, *rest) = self.recur(gates_TBG, state)
-        return hidden_TBH, (hidden_TBH[padding.last_B, padding.row_B], *rest)
+        hidden_TBU, (_, *rest) = self.recur(gates_TBG, state)
+        return hidden_TBU, (hidden_TBU[padding.last_B, padding.row_B], *rest)
 
     def recur(self, gates_TBG: Tensor, state: States) -> tuple[Tensor, States]:
-        """What the gates get from the inputs, and the state before -> (hidden_TBH, the state after them)."""
-        weight_GH: Tensor = self.weight_hidden_GH
+        """The input part of the gate sums, and the state before -> (hidden_TBU, the state after)."""
+        weight_GU: Tensor = self.weight_hidden_GH
         if self.recurrent_dropout and self.training:
-            weight_GH = functional.dropout(weight_GH, self.recurrent_dropout)
-        elif len(gates_TBG) > 1 and gates_TBG.shape[1] <= KERNEL_ROWS and serves(self.cell, gates_TBG):
-            hidden_BTH, state = run(self.cell, gates_TBG.transpose(0, 1), weight_GH, self.extra, state)
-            return hidden_BTH.transpose(0, 1), state
-        return unroll(self.cell, gates_TBG, weight_GH, self.extra, state)
+            weight_GU = functional.dropout(weight_GU, self.recurrent_dropout)
+        elif len(gates_TBG) > 1 and gates_TBG.shape[1] <= KERNEL_ROWS and has_kernel(self.cell, gates_TBG):
+            hidden_BTU, state = run_kernel(self.cell, gates_TBG.transpose(0, 1), weight_GU, self.extra, state)
+            return hidden_BTU.transpose(0, 1), state
+        return unroll(self.cell, gates_TBG, weight_GU, self.extra, state)
 
 
 class Recurrence(nn.Module):
     """A stack of recurrent layers of one kind.
 
-    `dropout` acts between layers and not after the last; with `variational` one mask serves all steps of a call.
+    `dropout` acts between layers and not after the last; with `variational`, all steps of a call share one mask.
     `recurrent_dropout` drops hidden-to-hidden weights, the same ones for all steps of a call.
     """
 
@@ -144,7 +142,7 @@ class Recurrence(nn.Module):
             )
         for name, rate in (("dropout", dropout), ("recurrent_dropout", recurrent_dropout)):
             if not 0 <= rate < 1:
-                raise ConfigError(f"{name} is {rate}, but it must be at least 0 and below 1: choose such a rate")
+                raise ConfigError(f"{name} is {rate}: choose a rate of at least 0 and below 1")
         cell = make_cell(kind, activation, reset)
         self.kind, self.cell, self.hidden_size = kind, cell, hidden_size
         self.dropout, self.variational = dropout, variational
@@ -157,65 +155,65 @@ class Recurrence(nn.Module):
         parts = range(self.cell.states)
         return [tuple(like.new_zeros(batch, self.hidden_size) for _ in parts) for _ in self.layers]
 
-    @left_out  # a graph would unroll the loop step by step
+    @uncompiled  # a compiler would unroll the loop step by step
     def forward(
         self, inputs_BTD: Tensor, state: State | None = None, lengths_B: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        """inputs_BTD and the state before them (None: zeros) -> (hidden_BTH, the state after them).
+        """inputs_BTD and the state before them (None: zeros) -> (hidden_BTU, the state after them).
 
-        With `lengths_B`, each at least 1, the state is that after each row's own last step. What is given of the steps
-        beyond means nothing.
+        With `lengths_B`, each at least 1, the state is the one after the last step of each row; outputs beyond it are
+        undefined.
         """
         device = inputs_BTD.device.type
         if torch.is_autocast_enabled(device):
-            # A sum over many steps needs the whole precision; the products inside would also reject mixed types.
+            # A sum over many steps needs full precision, and the products inside reject mixed types.
             with torch.autocast(device, enabled=False):
-                return self._run(inputs_BTD.float(), state, lengths_B)
-        return self._run(inputs_BTD, state, lengths_B)
+                return self._run_layers(inputs_BTD.float(), state, lengths_B)
+        return self._run_layers(inputs_BTD, state, lengths_B)
 
-    def _run(self, inputs_BTD: Tensor, state: State | None, lengths_B: Tensor | None) -> tuple[Tensor, State]:
+    def _run_layers(self, inputs_BTD: Tensor, state: State | None, lengths_B: Tensor | None) -> tuple[Tensor, State]:
         state = self.start(len(inputs_BTD)) if state is None else state
-        hidden_TBH = inputs_BTD.transpose(0, 1).contiguous()
-        padding = None if lengths_B is None else Padding.of(lengths_B, len(hidden_TBH), hidden_TBH.dtype)
+        hidden_TBU = inputs_BTD.transpose(0, 1).contiguous()
+        padding = None if lengths_B is None else Padding.from_lengths(lengths_B, len(hidden_TBU), hidden_TBU.dtype)
         after: State = []
         for depth, (layer, before) in enumerate(zip(self.layers, state, strict=True)):
             if depth:
-                hidden_BTH = hidden_TBH.transpose(0, 1)
-                hidden_BTH = drop(hidden_BTH, self.dropout, training=self.training, locked=self.variational)
-                hidden_TBH = hidden_BTH.transpose(0, 1)
-            hidden_TBH, last = layer(hidden_TBH, before, padding)
+                hidden_BTU = hidden_TBU.transpose(0, 1)
+                hidden_BTU = drop(hidden_BTU, self.dropout, training=self.training, locked=self.variational)
+                hidden_TBU = hidden_BTU.transpose(0, 1)
+            hidden_TBU, last = layer(hidden_TBU, before, padding)
             after.append(last)
-        return hidden_TBH.transpose(0, 1), after
+        return hidden_TBU.transpose(0, 1), after
 
     def gates(self, inputs_BTD: Tensor) -> Tensor:
-        """What the first layer's gates get from the inputs of all steps -> TBG."""
+        """The input part of the gate sums of the first layer, for all steps -> TBG."""
         first = self.layers[0]
         assert isinstance(first, RecurrentLayer)
         return functional.linear(inputs_BTD.transpose(0, 1), first.weight_input_GD, first.bias_G)
 
     def advance(self, gates_BG: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step of all layers, from the first one's gate sums, which may be overwritten -> (hidden_BH, the state).
+        """One step of all layers from the gate sums of the first, which may be overwritten -> (hidden_BU, the state).
 
-        For loops in which an input depends on the last output, so that only `gates` can be had for all steps at once.
+        For loops in which an input depends on the last output, so that only `gates` can be computed for all steps.
         """
-        hidden_1BH, after = gates_BG.unsqueeze(0), []
+        hidden_1BU, after = gates_BG.unsqueeze(0), []
         for depth, (layer, before) in enumerate(zip(self.layers, state, strict=True)):
             assert isinstance(layer, RecurrentLayer)
             if depth:
-                hidden_1BH, last = layer(drop(hidden_1BH, self.dropout, training=self.training), before)
+                hidden_1BU, last = layer(drop(hidden_1BU, self.dropout, training=self.training), before)
             else:
-                hidden_1BH, last = layer.recur(hidden_1BH, before)
+                hidden_1BU, last = layer.recur(hidden_1BU, before)
             after.append(last)
-        return hidden_1BH[0], after
+        return hidden_1BU[0], after
 
 
 class Bidirectional(nn.Module):
-    """Layers of two recurrences each, one from the left and one from the right, whose states are joined."""
+    """Layers of two recurrences each, one from the left and one from the right, whose states are concatenated."""
 
     def __init__(
         self, kind: str, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0, reset: str = "before"
     ) -> None:
-        """`hidden_size` is that of one direction."""
+        """`hidden_size` is the width of one direction."""
         super().__init__()
         self.cell, self.dropout = make_cell(kind, reset=reset), dropout
         widths = [input_size] + [2 * hidden_size] * (layers - 1)
@@ -223,42 +221,42 @@ class Bidirectional(nn.Module):
         self.leftward = nn.ModuleList(Recurrence(kind, width, hidden_size, reset=reset) for width in widths)
 
     def forward(self, inputs_BTD: Tensor, lengths_B: Tensor | None = None) -> tuple[Tensor, State]:
-        """inputs_BTD -> (hidden_BTH, the state of each layer after the last step of either direction).
+        """inputs_BTD -> (hidden_BTU, the state of each layer after the last step of either direction).
 
-        H is twice the width of a direction. Rows end after `lengths_B` steps, each at least 1 (None: all have T).
+        U is twice the width of a direction. Rows end after `lengths_B` steps, each at least 1 (None: all have T).
         """
-        if not self.training and serves(self.cell, inputs_BTD):
-            return self._by_kernel(inputs_BTD, lengths_B)
-        hidden_BTH, after = inputs_BTD, []
+        if not self.training and has_kernel(self.cell, inputs_BTD):
+            return self._forward_kernel(inputs_BTD, lengths_B)
+        hidden_BTU, after = inputs_BTD, []
         for depth, (rightward, leftward) in enumerate(zip(self.rightward, self.leftward, strict=True)):
             if depth:
-                hidden_BTH = drop(hidden_BTH, self.dropout, training=self.training)
-            right_BTH, (right,) = rightward(hidden_BTH, None, lengths_B)
-            left_BTH, (left,) = leftward(reverse(hidden_BTH, lengths_B), None, lengths_B)
-            hidden_BTH = torch.cat([right_BTH, reverse(left_BTH, lengths_B)], 2)
+                hidden_BTU = drop(hidden_BTU, self.dropout, training=self.training)
+            right_BTU, (right,) = rightward(hidden_BTU, None, lengths_B)
+            left_BTU, (left,) = leftward(reverse(hidden_BTU, lengths_B), None, lengths_B)
+            hidden_BTU = torch.cat([right_BTU, reverse(left_BTU, lengths_B)], 2)
             after.append(tuple(torch.cat(parts, 1) for parts in zip(right, left, strict=True)))
-        return hidden_BTH, after
+        return hidden_BTU, after
 
-    def _by_kernel(self, inputs_BTD: Tensor, lengths_B: Tensor | None) -> tuple[Tensor, State]:
-        """The same in a fraction of the time; beyond the end of a row there are zeros."""
-        hidden_BTH, after = inputs_BTD, []
+    def _forward_kernel(self, inputs_BTD: Tensor, lengths_B: Tensor | None) -> tuple[Tensor, State]:
+        """The same by the inference kernel; states beyond the end of a row are zero."""
+        hidden_BTU, after = inputs_BTD, []
         for pair in zip(self.rightward, self.leftward, strict=True):
-            found = []
+            directions = []
             for side, leftward in zip(pair, (False, True), strict=True):
                 assert isinstance(side, Recurrence)
                 layer = side.layers[0]
                 assert isinstance(layer, RecurrentLayer)
-                gates_BTG = functional.linear(hidden_BTH, layer.weight_input_GD, layer.bias_G)
+                gates_BTG = functional.linear(hidden_BTU, layer.weight_input_GD, layer.bias_G)
                 weights = layer.weight_hidden_GH, layer.extra
-                own_BTH, last = run(layer.cell, gates_BTG, *weights, None, lengths_B, leftward=leftward)
-                found.append((own_BTH, *last))
-            hidden_BTH, *joined = (torch.cat(parts, -1) for parts in zip(*found, strict=True))
+                own_BTU, last = run_kernel(layer.cell, gates_BTG, *weights, None, lengths_B, leftward=leftward)
+                directions.append((own_BTU, *last))
+            hidden_BTU, *joined = (torch.cat(parts, -1) for parts in zip(*directions, strict=True))
             after.append(tuple(joined))
-        return hidden_BTH, after
+        return hidden_BTU, after
 
 
 def reverse(inputs_BT: Tensor, lengths_B: Tensor | None = None) -> Tensor:
-    """Each row of BT or BTD backwards, its padding left where it is."""
+    """Each row of BT or BTD in reverse order; padding stays at the end."""
     if lengths_B is None:
         return inputs_BT.flip(1)
     time_T = torch.arange(inputs_BT.shape[1], device=inputs_BT.device)
@@ -267,6 +265,6 @@ def reverse(inputs_BT: Tensor, lengths_B: Tensor | None = None) -> Tensor:
     return inputs_BT[torch.arange(len(inputs_BT), device=inputs_BT.device)[:, None], place_BT]
 
 
-def spectral_radius(weight_HH: Tensor) -> float:
-    """The greatest absolute eigenvalue of a square matrix."""
-    return float(torch.linalg.eigvals(weight_HH.detach().double()).abs().max())
+def spectral_radius(weight_UU: Tensor) -> float:
+    """The largest absolute eigenvalue of a square matrix."""
+    return float(torch.linalg.eigvals(weight_UU.detach().double()).abs().max())

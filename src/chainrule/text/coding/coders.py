@@ -1,10 +1,10 @@
-"""Entropy coders with one interface, so that the same walk over symbols measures, writes and reads.
+"""Entropy coders with one interface, so that the same code measures, writes and reads.
 
-    coder.code(weights, symbol)        one symbol; a decoder ignores what it is given and returns what it read
-    coder.code_rows(weights_NV, symbols_N)   many at once
+    coder.code(weights_V, symbol)            one symbol; a decoder ignores the given symbol and returns the one read
+    coder.code_rows(weights_NV, symbols_N)   many symbols at once
 
-Weights are probabilities up to a factor. A code has 24 bits of precision: every symbol keeps a share of 2**-24, which
-is what makes each one finite; `CostCoder` counts the same shares that the range coder uses.
+Weights are probabilities up to a factor. A code has 24 bits of precision: every symbol has a probability of at least
+2**-24, so that its code is finite; `CostCoder` uses the same probabilities as the range coder.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chainrule.base.arrays import Array
 from chainrule.errors import DataError
 
-Array = NDArray[Any]
 FLOOR = 2.0**-24
 
 
@@ -26,28 +26,28 @@ class Coder(ABC):
     """Codes symbols 0..V-1 under given weights."""
 
     def code(self, weights_V: Array, symbol: int | None = None) -> int:
-        """Code one symbol; the symbol itself, whether given or read."""
+        """Code one symbol; return the symbol, given or read."""
         symbols_N = None if symbol is None else np.array([symbol], np.int32)
         return int(self.code_rows(weights_V[None], symbols_N)[0])
 
     def code_uniform(self, size: int, symbol: int | None = None) -> int:
-        """Code one of `size` symbols that are all alike."""
+        """Code one of `size` equally likely symbols."""
         return self.code(np.ones(size), symbol)
 
     @abstractmethod
     def code_rows(self, weights_NV: Array, symbols_N: Array | None = None) -> NDArray[np.int32]:
-        """Code symbol n under row n, in order."""
+        """Code symbol n under row n, in order; return the symbols, given or read."""
 
 
 class CostCoder(Coder):
-    """Writes nothing, and counts the bits that a range coder would write."""
+    """Counts the bits that a range coder would write."""
 
     def __init__(self) -> None:
         self.bits = 0.0
 
     def code_rows(self, weights_NV: Array, symbols_N: Array | None = None) -> NDArray[np.int32]:
         if symbols_N is None:
-            raise ValueError("a cost coder needs the symbols that it is to count")
+            raise ValueError("a cost coder needs the symbols to count")
         weights_NV = np.asarray(weights_NV, np.float64)
         taken_N = weights_NV[np.arange(len(symbols_N)), symbols_N] / weights_NV.sum(-1)
         share_N = FLOOR + taken_N * (1.0 - FLOOR * weights_NV.shape[-1])
@@ -56,7 +56,7 @@ class CostCoder(Coder):
 
 
 class RangeEncoder(Coder):
-    """Writes a range code (Martin 1979); `finish` gives the bytes."""
+    """Writes a range code (Martin 1979); `finish` returns the bytes."""
 
     def __init__(self) -> None:
         import constriction
@@ -66,19 +66,19 @@ class RangeEncoder(Coder):
 
     def code_rows(self, weights_NV: Array, symbols_N: Array | None = None) -> NDArray[np.int32]:
         if symbols_N is None:
-            raise ValueError("an encoder needs the symbols that it is to write")
+            raise ValueError("an encoder needs the symbols to write")
         symbols = np.ascontiguousarray(symbols_N, np.int32)
         if len(symbols) and weights_NV.shape[-1] > 1:  # a symbol without an alternative needs no bits
             self._encoder.encode(symbols, self._family, _safe(weights_NV))
         return symbols
 
     def finish(self) -> bytes:
-        """Everything coded so far, in whole words of four bytes."""
+        """The code so far, in whole words of four bytes."""
         return bytes(self._encoder.get_compressed().astype("<u4").tobytes())
 
 
 class RangeDecoder(Coder):
-    """Reads what a `RangeEncoder` wrote, given the same weights in the same order."""
+    """Reads the code of a `RangeEncoder`, given the same weights in the same order."""
 
     def __init__(self, data: bytes) -> None:
         if len(data) % 4:
@@ -99,7 +99,7 @@ class RangeDecoder(Coder):
         decoder, family = self._parts
         try:
             symbols: NDArray[np.int32] = decoder.decode(family, _safe(weights_NV))
-        except AssertionError as error:  # how the library says that no encoder writes such bytes
+        except AssertionError as error:  # raised by the library for bytes that no encoder writes
             raise DataError(
                 "the coded bytes are damaged: expected what the encoder wrote; copy the file again."
             ) from error
@@ -107,5 +107,5 @@ class RangeDecoder(Coder):
 
 
 def _safe(weights_NV: Array) -> Array:
-    """Contiguous floats of a width that the library takes; the same operations on both sides, so the same numbers."""
+    """Contiguous floats of a width that the library accepts; done alike by encoder and decoder, so equal numbers."""
     return np.ascontiguousarray(weights_NV, np.float32 if weights_NV.dtype == np.float32 else np.float64)

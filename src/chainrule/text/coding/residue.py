@@ -1,23 +1,24 @@
-"""What tokens do not tell of a text, and the code for it, so that bits per byte is the length of a real code.
+"""The residue of a text, which is what its tokens do not determine, and the code for it.
 
-Tokens and residue together give the exact bytes back. The residue holds
-- how each unknown token is spelled: a flag that says whether it is a literal `<unk>`, else the word by the speller;
-- the white space of lines of words: per line a frame (before the first word, after the last, and whether each gap
-  between is the usual one), and for an unusual line every gap;
+Tokens and residue together restore the exact bytes, so that bits per byte is the length of a real code. The residue
+contains
+- the spelling of each unknown token: a flag for a literal `<unk>`, else the word by the speller;
+- the white space of lines of words: per line a frame (the white space before the first word and after the last, and
+  whether all gaps between words are the usual ones), and for an irregular line every gap;
 - for a tokeniser that loses anything else, per line whether its tokens decode to it, and if not, the line itself.
-A tokeniser that loses nothing has no residue, and it costs exactly 0 bits.
+A tokeniser that loses nothing has no residue, which costs exactly 0 bits.
 
-Frames, gaps and flags are coded adaptively: a text of regular lines pays a few bytes in all. The unit is a line, or
-the part of a long one that a block held; such a part says in its frame that more follows, and how many tokens it has.
-What follows the last newline of a text is its last unit, usually an empty one.
+Frames, gaps and flags are coded adaptively: a text of regular lines costs a few bytes in total. The unit is a line, or
+the part of a long line in one block; the frame of such a part states that more follows, and the number of its tokens.
+The last unit of a text is what follows its last newline, usually nothing.
 
     writer = ResidueWriter(tokenizer, RangeEncoder())
     for block in tokenizer.blocks(texts):
         writer.add(block, tokenizer.encode_block(block))
     writer.finish()
 
-`ResidueMeter` has the same two methods and gives `bits` without a coder, from counts (see `adaptive`);
-`read_residue(tokenizer, ids, RangeDecoder(data))` gives the bytes of the text back.
+`ResidueMeter` has the same two methods and computes `bits` from counts, without a coder (see `adaptive`);
+`read_residue(tokenizer, ids, RangeDecoder(data))` restores the bytes of the text.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chainrule.errors import DataError
-from chainrule.text.coding.adaptive import Choice, Flag
+from chainrule.text.coding.adaptive import AdaptiveChoice, AdaptiveFlag
 from chainrule.text.coding.coders import Coder
 from chainrule.text.tokenizers.base import Ids, Tokenizer
 from chainrule.text.tokenizers.vocabulary import UNK_PIECE, VocabularyTokenizer
@@ -41,38 +42,38 @@ ODD_SPACES = "\t\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u30
 
 
 class Frame(NamedTuple):
-    """What is coded of a unit first. In a regular one the tokens and this tell all but the unknown words."""
+    """What is coded first of a unit. With the tokens it determines a regular unit, except for unknown words."""
 
     lead: str = ""
     regular: bool = True
     trail: str = ""
-    more: bool = False  # the line goes on in another unit
+    more: bool = False  # the line continues in another unit
 
 
 PLAIN = Frame()
 
 
 class Unit(NamedTuple):
-    """What the ids of a line, or of a part of one, do not tell."""
+    """The residue of a line, or of a part of one."""
 
     tokens: int
     frame: Frame = PLAIN
-    gaps: tuple[str, ...] = ()  # of a unit with unusual white space
+    gaps: tuple[str, ...] = ()  # of an irregular unit
     spellings: tuple[str, ...] = ()  # one for each unknown token, `<unk>` for a literal one
-    line: str = ""  # of a unit that its tokens do not decode to
+    line: str = ""  # the text of a unit that its tokens do not decode to
 
 
 class _Models:
-    """The adaptive models of one text; each starts from the usual value."""
+    """The adaptive models of one text; each knows the usual value from the start."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.empty: Choice[Frame] = Choice([PLAIN])  # of units without tokens: the number of tokens is known
-        self.full: Choice[Frame] = Choice([PLAIN])
-        self.gaps: Choice[str] = Choice([" "])
-        self.literal = Flag()
+        self.empty: AdaptiveChoice[Frame] = AdaptiveChoice([PLAIN])  # of units without tokens
+        self.full: AdaptiveChoice[Frame] = AdaptiveChoice([PLAIN])
+        self.gaps: AdaptiveChoice[str] = AdaptiveChoice([" "])
+        self.literal = AdaptiveFlag()
 
-    def frames(self, tokens: int) -> Choice[Frame]:
+    def frames(self, tokens: int) -> AdaptiveChoice[Frame]:
         return self.full if tokens else self.empty
 
     @property
@@ -80,17 +81,17 @@ class _Models:
         return self.empty.bits + self.full.bits + self.gaps.bits + self.literal.bits
 
 
-class _Walk(_Models):
-    """Codes units through a coder; given None, reads them."""
+class _UnitCoder(_Models):
+    """Writes units with a coder, or reads them if None is given."""
 
     def unit(self, coder: Coder, ids: Sequence[int], given: Unit | None) -> Unit:
-        """`ids` are those of the unit, or when reading all that are left of the line."""
+        """Code a unit; `ids` are those of the unit, or when reading the remaining ones of the line."""
         frame, tokens = PLAIN, len(ids)
-        if self.tokenizer.remainder in ("spacing", "lines"):
+        if self.tokenizer.residue_kind in ("spacing", "lines"):
             frame = self.frames(tokens).code(coder, given and given.frame, self._spell_frame)
             if frame.more:
                 tokens = _code_count(coder, given and given.tokens, limit=len(ids))
-        if self.tokenizer.remainder == "lines":
+        if self.tokenizer.residue_kind == "lines":
             line = "" if frame.regular else self._spell(coder, given and given.line)
             return Unit(tokens, frame, line=line)
         unknown = sum(token == self.tokenizer.unk for token in ids[:tokens])
@@ -99,7 +100,7 @@ class _Walk(_Models):
         return unit if frame.regular else unit._replace(gaps=self._code_gaps(coder, ids[:tokens], unit, given))
 
     def _code_gaps(self, coder: Coder, ids: Sequence[int], unit: Unit, given: Unit | None) -> tuple[str, ...]:
-        """After the spellings, for these may tell whether a token has a gap before it."""
+        """Gaps come after the spellings, since these can determine whether there is a gap before a token."""
         assert isinstance(self.tokenizer, WordTokenizer)
         number = self.tokenizer.gaps(_parts(self.tokenizer, ids, unit.spellings))
         return tuple(self.gaps.code(coder, given and given.gaps[n], self._spell) for n in range(number))
@@ -124,7 +125,7 @@ class _Walk(_Models):
 
 
 def _code_count(coder: Coder, count: int | None, limit: int) -> int:
-    """A number of tokens, in bytes of equal weight."""
+    """Code a number of tokens in bytes of equal weight."""
     given: Iterable[int | None] = [None] * COUNT_BYTES if count is None else count.to_bytes(COUNT_BYTES)
     found = int.from_bytes(bytes(coder.code_uniform(256, byte) for byte in given))
     if found > limit:
@@ -136,8 +137,8 @@ def _damaged() -> DataError:
     return DataError("the residue does not fit the tokens: expected what was written with them; the file is damaged.")
 
 
-class _Units:
-    """Cuts blocks and their ids into units. A cut line's part without tokens is kept for the next unit."""
+class _UnitSplitter:
+    """Splits blocks and their ids into units. A part of a line without tokens is joined to the next unit."""
 
     def __init__(self, eos: int) -> None:
         self._eos = eos
@@ -145,7 +146,7 @@ class _Units:
         self._ids: list[int] = []
 
     def add(self, block: str, ids: Ids) -> Iterator[tuple[str, list[int], bool]]:
-        """The text of each unit, its ids, and whether the line goes on."""
+        """The text of each unit, its ids, and whether the line continues."""
         if self._ids:
             yield self._take(more=True)
         lines = block.split("\n")
@@ -172,31 +173,31 @@ class ResidueWriter:
     def __init__(self, tokenizer: Tokenizer, coder: Coder) -> None:
         self._tokenizer = tokenizer
         self._coder = coder
-        self._walk = _Walk(tokenizer)
-        self._units = _Units(tokenizer.eos)
+        self._unit_coder = _UnitCoder(tokenizer)
+        self._units = _UnitSplitter(tokenizer.eos)
 
     def add(self, block: str, ids: Ids) -> None:
-        """A block of the text, and its ids as `encode_block` gives them."""
-        if self._tokenizer.remainder == "nothing":
+        """Add a block of the text, and its ids as returned by `encode_block`."""
+        if self._tokenizer.residue_kind == "nothing":
             return
-        if self._tokenizer.remainder == "unknowns" and not (ids == self._tokenizer.unk).any():
+        if self._tokenizer.residue_kind == "unknowns" and not (ids == self._tokenizer.unk).any():
             return
         for text, line_ids, more in self._units.add(block, ids):
             self._code(text, line_ids, more)
-        if self._tokenizer.remainder == "unknowns":  # there are no frames, so nothing waits for the end of a line
+        if self._tokenizer.residue_kind == "unknowns":  # without frames, nothing waits for the end of a line
             self._code(*self._units.finish())
 
     def finish(self) -> None:
-        """The text has ended."""
-        if self._tokenizer.remainder in ("spacing", "lines"):
+        """End the text."""
+        if self._tokenizer.residue_kind in ("spacing", "lines"):
             self._code(*self._units.finish())
 
     def _code(self, text: str, ids: list[int], more: bool) -> None:
-        self._walk.unit(self._coder, ids, describe(self._tokenizer, text, ids, more))
+        self._unit_coder.unit(self._coder, ids, describe(self._tokenizer, text, ids, more))
 
 
 def describe(tokenizer: Tokenizer, text: str, ids: Sequence[int], more: bool = False) -> Unit:
-    """What `ids` do not tell of the line or part of a line that they stand for."""
+    """The residue of a line, or part of one, given its text and ids."""
     if not isinstance(tokenizer, VocabularyTokenizer):
         regular = tokenizer.decode(ids) == text
         return Unit(len(ids), Frame(regular=regular, more=more), line="" if regular else text)
@@ -209,18 +210,18 @@ def describe(tokenizer: Tokenizer, text: str, ids: Sequence[int], more: bool = F
 
 
 def read_residue(tokenizer: Tokenizer, ids: Iterable[int], coder: Coder) -> Iterator[bytes]:
-    """The bytes of a text from its ids and the coder that reads its residue, line by line."""
-    walk, first = _Walk(tokenizer), True
+    """The bytes of a text, line by line, from its ids and a decoder of its residue."""
+    unit_coder, first = _UnitCoder(tokenizer), True
     for line in tokenizer.lines_of(ids):
         if not first:
             yield b"\n"
         first = False
-        if tokenizer.remainder == "nothing":
+        if tokenizer.residue_kind == "nothing":
             yield tokenizer.decode_bytes(line)
             continue
         more = True
         while more:
-            unit = walk.unit(coder, line, None)
+            unit = unit_coder.unit(coder, line, None)
             yield _restore(tokenizer, line[: unit.tokens], unit).encode()
             line, more = line[unit.tokens :], unit.frame.more
 
@@ -237,31 +238,31 @@ def _restore(tokenizer: Tokenizer, ids: Sequence[int], unit: Unit) -> str:
 
 
 def _parts(tokenizer: Tokenizer, ids: Sequence[int], spellings: Iterable[str]) -> list[str]:
-    """What ids stand for, the unknown ones by their spellings."""
+    """The parts of ids, with the spellings of unknown ones."""
     spelled = iter(spellings)
     return [next(spelled) if token == tokenizer.unk else tokenizer.piece(token) for token in ids]
 
 
 class ResidueMeter:
-    """The bits that a `ResidueWriter` would write, and the number of unknown tokens that are no literal `<unk>`."""
+    """Counts the bits that a `ResidueWriter` would write, and the unknown tokens that are not a literal `<unk>`."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.oov = 0
         self._tokenizer = tokenizer
         self._models = _Models(tokenizer)
-        self._units = _Units(tokenizer.eos)
-        self._tail = ""  # the line that the last block did not end, if it has white space to tell
+        self._units = _UnitSplitter(tokenizer.eos)
+        self._tail = ""  # the unfinished line at the end of the last block
         self._spelled = 0.0
 
     @property
     def bits(self) -> float:
-        """Of everything added so far; complete after `finish`."""
+        """The bits of everything added so far; complete after `finish`."""
         return self._models.bits + self._spelled
 
     def add(self, block: str, ids: Ids) -> None:
-        """A block of the text, and its ids as `encode_block` gives them."""
+        """Add a block of the text, and its ids as returned by `encode_block`."""
         tokenizer = self._tokenizer
-        if tokenizer.remainder == "lines":
+        if tokenizer.residue_kind == "lines":
             self.oov += int(np.count_nonzero(ids == tokenizer.unk)) if tokenizer.unk is not None else 0
             for text, line_ids, more in self._units.add(block, ids):
                 self._count_line(text, line_ids, more)
@@ -271,8 +272,8 @@ class ResidueMeter:
             self._count_spacing(tokenizer, block)
 
     def finish(self) -> None:
-        """The text has ended."""
-        if self._tokenizer.remainder == "lines":
+        """End the text."""
+        if self._tokenizer.residue_kind == "lines":
             self._count_line(*self._units.finish())
         elif isinstance(self._tokenizer, WordTokenizer):
             self._count_frame(self._tokenizer, self._tail, more=False)
@@ -294,7 +295,7 @@ class ResidueMeter:
         *lines, self._tail = text.split("\n")
         single, plain, empty = _single_spaced(text), 0, 0
         for line in lines:
-            # Most lines are words with single spaces between: these are only counted.
+            # Most lines are words with single spaces between them: these are only counted.
             if not line:
                 empty += 1
             elif (line[0] != " " and line[-1] != " ") if single else line == " ".join(line.split()):
@@ -328,12 +329,12 @@ class ResidueMeter:
 
 
 def _single_spaced(text: str) -> bool:
-    """Whether all white space of a text is newlines and single spaces. Many searches for one sign are quick."""
+    """Whether all white space of a text is newlines and single spaces. Several searches for one character are fast."""
     return "  " not in text and not any(space in text for space in ODD_SPACES)
 
 
 def _unknown_parts(tokenizer: VocabularyTokenizer, block: str, ids: Ids) -> list[str]:
-    """The parts of a block that have no id, splitting only the lines that they are in."""
+    """The parts of a block without an id; only lines that have any are split."""
     lines, ends = block.split("\n"), np.flatnonzero(ids == tokenizer.eos)
     found = np.flatnonzero(ids == tokenizer.unk)
     of_line = np.searchsorted(ends, found)

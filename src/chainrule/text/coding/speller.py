@@ -1,12 +1,12 @@
-"""The spelling of words that are not in the vocabulary: a model over bytes, fitted to the words that are.
+"""The spelling of words outside the vocabulary: a model over bytes, fitted to the words of the vocabulary.
 
 An interpolated Witten-Bell n-gram model (Witten & Bell 1991) of order 4 over the UTF-8 bytes of each word and an end
-symbol, where every word of the vocabulary counts once, for unknown words are like rare ones, not like frequent ones:
+symbol. Every word of the vocabulary counts once, since unknown words resemble rare words, not frequent ones:
 
     p_k(s | c) = (n(c s) + T(c) p_{k-1}(s | c')) / (n(c) + T(c)),      p_{-1} = 1/257
 
 with n(c s) the count of symbol s after the context c, T(c) the number of different symbols after it, and c' the
-context without its first symbol. It gives every string of bytes a probability above zero.
+context without its first symbol. Every string of bytes has a probability above zero.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from chainrule.text.coding.coders import Coder
 ORDER = 4
 END = 256
 SYMBOLS = 257
-START = 257  # stands in contexts before the first byte
-BASE = 258  # of the numbers that contexts are written as
+START = 257  # in contexts, for the positions before the first byte
+BASE = 258  # of contexts written as numbers
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
 class _Level(NamedTuple):
-    """Counts of one order, sorted: of each context and symbol, and of each context."""
+    """Sorted counts of one order: for each context and symbol, and for each context."""
 
     keys: Ints  # context * BASE + symbol
     counts: Ints
@@ -40,7 +40,7 @@ class _Level(NamedTuple):
 
 
 class Speller:
-    """p(bytes) of a word, always above zero."""
+    """A distribution over the spellings of words."""
 
     def __init__(self, words: Iterable[bytes]) -> None:
         symbols_N, contexts_N = _events(list(words))
@@ -48,20 +48,20 @@ class Speller:
         self._rows: dict[int, Floats] = {}
 
     def bits_of(self, words: Sequence[bytes]) -> Floats:
-        """The code length of each word, its end included."""
+        """The code length of each word, including its end."""
         symbols_N, contexts_N = _events(words)
         bits_N = -np.log2(self._probabilities(symbols_N, contexts_N))
         starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
         return np.add.reduceat(bits_N, starts) if len(words) else np.zeros(0)
 
     def bits(self, word: bytes) -> float:
-        """The code length of one word, its end included."""
+        """The code length of one word, including its end."""
         return float(self.bits_of([word])[0])
 
     def code(self, coder: Coder, word: bytes | None) -> bytes:
-        """Code a word symbol by symbol; the word, whether given or read."""
+        """Code a word symbol by symbol; return the word, given or read."""
         spelled = bytearray()
-        context = _NOTHING
+        context = _EMPTY
         while True:
             given = None if word is None else word[len(spelled)] if len(spelled) < len(word) else END
             symbol = coder.code(self.distribution(context), given)
@@ -71,7 +71,7 @@ class Speller:
             context = (context * BASE + symbol) % BASE ** (ORDER - 1)
 
     def distribution(self, context: int) -> Floats:
-        """p(. | context) over the 256 bytes and the end; a context is up to three symbols as a number of base 258."""
+        """p(. | context) over the 256 bytes and the end, V; a context is three symbols as a number of base 258."""
         if context not in self._rows:
             if len(self._rows) > 4096:  # 2 kB each
                 self._rows.clear()
@@ -80,7 +80,7 @@ class Speller:
         return self._rows[context]
 
     def _probabilities(self, symbols_N: Ints, contexts_N: Ints) -> Floats:
-        """p(symbol | context) of each pair, from the uniform distribution up through the orders."""
+        """p(symbol | context) of each pair, N, from the uniform distribution up to the highest order."""
         p_N = np.full(len(symbols_N), 1.0 / SYMBOLS)
         for order, level in enumerate(self._levels):
             suffixes_N = contexts_N % BASE**order
@@ -93,11 +93,11 @@ class Speller:
         return p_N
 
 
-_NOTHING = (START * BASE + START) * BASE + START
+_EMPTY = (START * BASE + START) * BASE + START
 
 
 def _events(words: Sequence[bytes]) -> tuple[Ints, Ints]:
-    """Every symbol of every word and of its end, with the three symbols before it as one number."""
+    """Every symbol of every word, its end included, and the three symbols before it as one number, N each."""
     if not words:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     lengths = np.array([len(word) + 1 for word in words])
@@ -122,7 +122,7 @@ def _count(symbols_N: Ints, contexts_N: Ints) -> _Level:
 
 
 def _look_up(keys: Ints, values: Ints, wanted_N: Ints) -> Ints:
-    """The value of each wanted key, 0 where there is none; `keys` are sorted."""
+    """The value of each wanted key, 0 where it is missing; `keys` are sorted."""
     if not len(keys):
         return np.zeros(len(wanted_N), np.int64)
     at_N = np.minimum(np.searchsorted(keys, wanted_N), len(keys) - 1)

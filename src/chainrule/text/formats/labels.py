@@ -1,9 +1,7 @@
-"""Labelled texts, as they stand in files: tab-separated lines, or JSON lines.
+"""Files of labelled texts: tab-separated lines, or JSON lines.
 
-A line is label, tab, text, and a second text after another tab if they are pairs; or an object with these as fields.
-Files are streamed; what is kept of the labels is their numbers in arrays. For a tag behind each word see tagged.py.
-
-Legend: P texts or sentences, N labels or words of all of them.
+A line is label, tab, text, and for pairs another tab and a second text; or an object with these as fields. Files are
+streamed; labels are kept in memory as arrays of ids. Files with a tag for each word are read by `tags.py`.
 """
 
 from __future__ import annotations
@@ -21,16 +19,16 @@ from numpy.typing import NDArray
 
 from chainrule.errors import DataError
 from chainrule.text.readers import Texts
-from chainrule.text.sources import JSON_SUFFIXES, Source, file_chunks, find_sources, kind_of, lines_of
+from chainrule.text.sources import JSON_SUFFIXES, TextSource, file_chunks, find_sources, kind_of, lines_of, name_of
 
 T = TypeVar("T")
 
 SHOWN = 10
-"""So many labels are named in a message."""
+"""Number of labels named in a message."""
 
 
 class Fields(NamedTuple):
-    """What the parts of a labelled text are called in JSON lines and in a header."""
+    """The names of the parts of a labelled text in JSON lines and in a header."""
 
     text: str = "text"
     label: str = "label"
@@ -44,17 +42,17 @@ class Example(NamedTuple):
     labels: tuple[str, ...]
     text: str
     pair: str | None = None
-    listed: bool = False  # its labels were given as a list: there may be any number of them
+    listed: bool = False  # its labels are given as a list: there may be any number of them
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of all texts, or the tags of all words, by number."""
+    """The labels of all texts, or the tags of all words, as ids."""
 
     names: tuple[str, ...]
     ids_N: NDArray[np.int32]
-    ends_P: NDArray[np.int64]  # where in ids_N those of each text or sentence end
-    multiple: bool = False  # whether a text may have any number of them
+    ends_P: NDArray[np.int64]  # where the ids of each text or sentence end in ids_N
+    multiple: bool = False  # a text may have any number of labels
 
     def __len__(self) -> int:
         return len(self.ends_P)
@@ -64,19 +62,19 @@ class Labels:
 
 
 class LabelledFiles:
-    """Labelled texts of some files. Every method starts from the beginning."""
+    """The labelled texts of some files. Every method starts from the beginning."""
 
     def __init__(
         self,
         paths: Sequence[str | Path],
         *,
         fields: Fields = Fields(),  # noqa: B008
-        several: bool = False,
-        most: int | None = None,
+        multi_label: bool = False,
+        max_examples: int | None = None,
     ) -> None:
-        """`several`: a label of tab-separated lines may be several, joined by |; `most`: read so many texts."""
+        """`multi_label`: tab-separated lines have any number of labels, joined by |; `max_examples`: limit of texts."""
         self.sources = label_sources(paths)
-        self.fields, self.several, self.most = fields, several, most
+        self.fields, self.multi_label, self.max_examples = fields, multi_label, max_examples
 
     @property
     def name(self) -> str:
@@ -85,27 +83,27 @@ class LabelledFiles:
     def examples(self) -> Iterator[Example]:
         """All texts with their labels, in order."""
         found = (example for source in self.sources for example in self._read(source))
-        return at_least_one(islice(found, self.most), self.name, "label, tab, text")
+        return at_least_one(islice(found, self.max_examples), self.name, "label, tab, text")
 
-    def _read(self, source: Source) -> Iterator[Example]:
+    def _read(self, source: TextSource) -> Iterator[Example]:
         lines = numbered_lines(source)
         if kind_of(Path(source.name)) in JSON_SUFFIXES:
             return (_json_example(place, line, self.fields) for place, line in lines)
-        return _tab_examples(lines, self.fields, self.several)
+        return _tab_examples(lines, self.fields, self.multi_label)
 
     @property
     def paired(self) -> bool:
-        """Whether the texts are pairs of texts: as the first is, so must all be."""
+        """Whether the texts are pairs of texts, judged by the first; all must be alike."""
         return next(self.examples()).pair is not None
 
     @property
     def texts(self) -> Texts:
-        """The texts alone, one a line."""
+        """The texts without labels, one per line."""
         return self._column(lambda example: example.text)
 
     @property
     def pairs(self) -> Texts | None:
-        """The second texts, one a line; None if there are none."""
+        """The second texts of pairs, one per line; None if there are none."""
         return self._column(lambda example: example.pair or "") if self.paired else None
 
     def _column(self, part: Callable[[Example], str]) -> Texts:
@@ -113,49 +111,51 @@ class LabelledFiles:
             paired = self.paired
             for example in self.examples():
                 if (example.pair is not None) != paired:
-                    told = ("a second text", "none") if paired else ("no second text", "one")
+                    others, this = ("a second text", "none") if paired else ("no second text", "one")
                     raise DataError(
-                        f"{example.place}: the texts before it have {told[0]}, this one has {told[1]}; give pairs or "
+                        f"{example.place}: the texts before it have {others}, this one has {this}; give pairs or "
                         "single texts, not both."
                     )
                 yield part(example).replace("\n", " ").encode() + b"\n"
 
-        return Texts([Source(self.name, chunks)])
+        return Texts([TextSource(self.name, chunks)])
 
     def labels(self, known: Sequence[str] | None = None) -> Labels:
-        """The labels of all texts; those that are `known` keep their numbers, and others are refused."""
-        names, ids, ends, listed = Names(known), array("i"), array("q"), False
+        """The labels of all texts; if some are `known`, these keep their ids, and others are errors."""
+        names, ids, ends, listed = LabelNames(known), array("i"), array("q"), False
         for example in self.examples():
             listed |= example.listed
-            ids.extend(names.number(label, example.place) for label in dict.fromkeys(example.labels))
+            ids.extend(names.id_of(label, example.place) for label in dict.fromkeys(example.labels))
             ends.append(len(ids))
         return names.labels(ids, ends, listed)
 
 
-class Names:
-    """Names to numbers, in the order of the alphabet, or as they are known."""
+class LabelNames:
+    """The ids of names: in alphabetical order, or the given ones."""
 
     def __init__(self, known: Sequence[str] | None, what: str = "label") -> None:
         self.known, self.what = known, what
-        self.numbers = {name: number for number, name in enumerate(known or ())}
+        self.ids = {name: number for number, name in enumerate(known or ())}
 
-    def number(self, name: str, place: str) -> int:
-        if (found := self.numbers.get(name)) is not None:
+    def id_of(self, name: str, place: str) -> int:
+        """The id of a name; a name that is not known is an error if known ones were given."""
+        if (found := self.ids.get(name)) is not None:
             return found
         if self.known is not None:
             raise DataError(
-                f"{place}: the {self.what} '{name}' does not come in the training data (found there: "
+                f"{place}: the {self.what} '{name}' does not occur in the training data (found there: "
                 f"{_listed(self.known)}); leave it out, or train with texts that have it."
             )
-        return self.numbers.setdefault(name, len(self.numbers))
+        return self.ids.setdefault(name, len(self.ids))
 
     def labels(self, ids: array[int], ends: array[int], multiple: bool) -> Labels:
+        """The labels of all texts, given by ids of `id_of`, which are renumbered alphabetically if none were known."""
         ids_N = np.frombuffer(ids, np.int32) if ids else np.zeros(0, np.int32)
-        names = list(self.numbers)
+        names = list(self.ids)
         order = np.argsort(names, kind="stable") if self.known is None else np.arange(len(names))
-        place_L = np.empty(len(names), np.int32)
-        place_L[order] = np.arange(len(names), dtype=np.int32)
-        return Labels(tuple(names[i] for i in order), place_L[ids_N], np.frombuffer(ends, np.int64), multiple)
+        place_C = np.empty(len(names), np.int32)
+        place_C[order] = np.arange(len(names), dtype=np.int32)
+        return Labels(tuple(names[i] for i in order), place_C[ids_N], np.frombuffer(ends, np.int64), multiple)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -163,9 +163,9 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def label_sources(paths: Sequence[str | Path]) -> list[Source]:
-    """The files themselves, whatever is in them."""
-    found: list[Source] = []
+def label_sources(paths: Sequence[str | Path]) -> list[TextSource]:
+    """The files as they are, without extracting a field."""
+    found: list[TextSource] = []
     for path in paths:
         if str(path).startswith("hf:"):
             raise DataError(f"got {path} for labelled text: expected files or '-'; save the data set as JSON lines.")
@@ -174,19 +174,14 @@ def label_sources(paths: Sequence[str | Path]) -> list[Source]:
                 found.append(source)
             else:
                 file = Path(source.name)
-                found.append(Source(source.name, lambda file=file: file_chunks(file)))  # type: ignore[misc]
+                found.append(TextSource(source.name, lambda file=file: file_chunks(file)))  # type: ignore[misc]
     if not found:
         raise DataError("no labelled text was given: expected a file, a folder or '-'; name at least one.")
     return found
 
 
-def name_of(sources: Sequence[Source]) -> str:
-    others = len(sources) - 1
-    return sources[0].name + (f" and {others} more" if others else "")
-
-
 def at_least_one(found: Iterable[T], name: str, expected: str) -> Iterator[T]:
-    """What was found, which must be something."""
+    """The items; none at all is an error."""
     empty = True
     for one in found:
         empty = False
@@ -195,8 +190,8 @@ def at_least_one(found: Iterable[T], name: str, expected: str) -> Iterator[T]:
         raise DataError(f"{name} is empty: expected {expected}; give a file with at least one.")
 
 
-def numbered_lines(source: Source, *, blank: bool = False) -> Iterator[tuple[str, str]]:
-    """The lines of a file with their places; those with nothing in them are left out, unless `blank` ones count."""
+def numbered_lines(source: TextSource, *, blank: bool = False) -> Iterator[tuple[str, str]]:
+    """The lines of a file with their places, without blank ones unless `blank`."""
     for number, line in enumerate(lines_of(source.chunks()), start=1):
         if line.strip() or blank:
             place = f"{source.name}, line {number}"
@@ -212,7 +207,7 @@ def numbered_lines(source: Source, *, blank: bool = False) -> Iterator[tuple[str
 # Lines
 
 
-def _tab_examples(lines: Iterator[tuple[str, str]], fields: Fields, several: bool) -> Iterator[Example]:
+def _tab_examples(lines: Iterator[tuple[str, str]], fields: Fields, multi_label: bool) -> Iterator[Example]:
     """Tab-separated lines; the first may name the columns."""
     columns: tuple[int, ...] | None = None
     for place, line in lines:
@@ -229,11 +224,11 @@ def _tab_examples(lines: Iterator[tuple[str, str]], fields: Fields, several: boo
                 "repair the line or leave it out."
             )
         label, text, *pair = (parts[column] for column in columns)
-        yield Example(place, _tab_labels(place, label, several), text, pair[0] if pair else None, several)
+        yield Example(place, _tab_labels(place, label, multi_label), text, pair[0] if pair else None, multi_label)
 
 
 def _columns(parts: list[str], fields: Fields) -> tuple[tuple[int, ...], bool]:
-    """Where label, text and second text stand, and whether the first line named them."""
+    """The columns of label, text and second text, and whether the first line names them."""
     names = [part.strip().lower() for part in parts]
     wanted = [name.lower() for name in (fields.label, fields.text, fields.pair)]
     if set(wanted[:2]) <= set(names):
@@ -241,9 +236,9 @@ def _columns(parts: list[str], fields: Fields) -> tuple[tuple[int, ...], bool]:
     return (0, 1, 2)[: max(2, min(3, len(parts)))], False
 
 
-def _tab_labels(place: str, label: str, several: bool) -> tuple[str, ...]:
-    labels = [part.strip() for part in label.split("|")] if several and label.strip() else [label.strip()]
-    if several and labels == [""]:
+def _tab_labels(place: str, label: str, multi_label: bool) -> tuple[str, ...]:
+    labels = [part.strip() for part in label.split("|")] if multi_label and label.strip() else [label.strip()]
+    if multi_label and labels == [""]:
         return ()
     if "" in labels:
         raise DataError(f"{place}: the label is empty; expected a word before the tab; name it or leave the line out.")
@@ -254,7 +249,7 @@ def json_record(place: str, line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not JSON ({error}); expected one object a line; repair the line.") from None
+        raise DataError(f"{place}: not JSON ({error}); expected one object per line; repair the line.") from None
     if not isinstance(record, dict):
         raise DataError(f"{place}: got {type(record).__name__}; expected a JSON object with text and label.")
     return record
@@ -289,7 +284,7 @@ def _json_text(place: str, record: dict[str, Any], field: str, option: str) -> s
 
 
 def whole_text(place: str, text: str) -> str:
-    """A text of whole characters, which JSON can write half of."""
+    """The text; an error if it has half of a surrogate pair, which JSON can express."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -301,7 +296,7 @@ def whole_text(place: str, text: str) -> str:
 
 
 def json_label(place: str, label: Any) -> str:
-    """A name, or a whole number as its digits."""
+    """A label: a string, or a whole number as its digits."""
     if isinstance(label, int) and not isinstance(label, bool):
         return str(label)
     if not isinstance(label, str) or not label.strip():

@@ -1,7 +1,6 @@
-"""Pairs of lines: two parallel files, or one of tab-separated or JSON lines.
+"""Pairs of lines: two parallel files, or one file of tab-separated or JSON lines.
 
-A pair of texts is two `Texts` whose lines belong together by their number, so everything that reads a text reads either
-side.
+Pairs are two `Texts`, source and target, of which lines with the same number belong together.
 """
 
 from __future__ import annotations
@@ -12,15 +11,14 @@ from typing import NamedTuple
 
 from chainrule.errors import DataError
 from chainrule.text.readers import Texts, open_texts
-from chainrule.text.sources import JSON_SUFFIXES, file_chunks, kind_of, lines_of, record_text
-from chainrule.text.sources import Source as TextSource
+from chainrule.text.sources import JSON_SUFFIXES, TextSource, file_chunks, kind_of, lines_of, record_text
 from chainrule.text.splitting import some_lines
 
 TAB_SUFFIX = ".tsv"
 
 
 class Pairs(NamedTuple):
-    """A source and a target, line by line."""
+    """Sources and targets, line by line."""
 
     source: Texts
     target: Texts
@@ -31,7 +29,7 @@ class Pairs(NamedTuple):
 
 
 def hold_pairs(path: str | Path) -> bool:
-    """Whether one file holds both sides, by its name."""
+    """Whether one file holds both sides, judged by its name."""
     return kind_of(Path(path)) in (TAB_SUFFIX, *JSON_SUFFIXES)
 
 
@@ -42,7 +40,7 @@ def open_pairs(paths: Sequence[str | Path], *, fields: tuple[str, str] = ("sourc
     """
     if paths and all(hold_pairs(path) for path in paths):
         for path in paths:
-            open_texts([path])  # which says so if it is not there
+            open_texts([path])  # raises if the file is missing
         source, target = (Texts([_side(Path(path), side, fields) for path in paths]) for side in (0, 1))
         return Pairs(source, target)
     if len(paths) != 2:
@@ -60,14 +58,14 @@ def _side(path: Path, side: int, fields: tuple[str, str]) -> TextSource:
 
 
 def _column(path: Path, side: int, column: Callable[[str, bytes, int], bytes]) -> Iterator[bytes]:
-    lines, skips = lines_of(file_chunks(path)), kind_of(path) != TAB_SUFFIX  # blank lines between JSON records
-    ahead = next(lines)
-    for number, line in enumerate(lines, start=1):
-        if not (skips and not ahead.strip()):
-            yield column(f"{path}, line {number}", ahead, side)
-        ahead = line
-    if ahead.strip() if skips else ahead:  # the last line lacks its newline
-        yield column(f"{path}, last line", ahead, side)
+    lines, skips_blank = lines_of(file_chunks(path)), kind_of(path) != TAB_SUFFIX  # between JSON records
+    current = next(lines)
+    for number, following in enumerate(lines, start=1):
+        if not (skips_blank and not current.strip()):
+            yield column(f"{path}, line {number}", current, side)
+        current = following
+    if current.strip() if skips_blank else current:  # the last line lacks its newline
+        yield column(f"{path}, last line", current, side)
 
 
 def _tab_column(place: str, line: bytes, side: int) -> bytes:
@@ -86,22 +84,22 @@ def _json_field(fields: tuple[str, str]) -> Callable[[str, bytes, int], bytes]:
 
 
 def prefixed(pairs: Pairs, prefix: str) -> Pairs:
-    """The pairs with some words before every source; one that is empty stays empty."""
+    """The pairs with `prefix` before every source that is not empty."""
     before = prefix.encode()
 
     def chunks() -> Iterator[bytes]:
-        inside = False
+        inside_line = False
         for block in pairs.source.blocks():
             *lines, rest = block.data.split(b"\n")
-            whole = [*lines, rest] if rest else lines
-            begun = [number == 0 and inside for number in range(len(whole))]
-            inside = bool(rest)
-            parts = [before + line if line and not part else line for line, part in zip(whole, begun, strict=True)]
+            parts = [*lines, rest] if rest else lines
+            continued = [number == 0 and inside_line for number in range(len(parts))]
+            inside_line = bool(rest)
+            parts = [before + part if part and not more else part for part, more in zip(parts, continued, strict=True)]
             yield b"\n".join(parts) + b"\n" * (not rest)
 
     return Pairs(Texts([TextSource(pairs.source.name, chunks)]), pairs.target)
 
 
 def part_of(pairs: Pairs, begin: int, end: int | None = None) -> Pairs:
-    """The pairs from number `begin` on, before number `end`."""
+    """The pairs from index `begin` to before `end`."""
     return Pairs(*(some_lines(text, begin, end) for text in pairs))

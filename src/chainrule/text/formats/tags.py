@@ -1,7 +1,7 @@
-"""Tagged sentences, as they stand in files: CoNLL columns, or JSON lines.
+"""Files of tagged sentences: CoNLL columns, or JSON lines.
 
-A word a line, what is said of it in columns behind it, its tag last, and a blank line after each sentence; or an object
-a line with a list of words and a list of tags. Files are streamed.
+One word per line, followed by columns of which the last is its tag, and a blank line after each sentence; or one object
+per line with a list of words and a list of tags. Files are streamed.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ from typing import NamedTuple
 from chainrule.errors import DataError
 from chainrule.text.formats.labels import (
     Fields,
+    LabelNames,
     Labels,
-    Names,
     at_least_one,
     given_field,
     json_label,
     json_record,
     label_sources,
-    name_of,
     numbered_lines,
 )
 from chainrule.text.readers import Texts
-from chainrule.text.sources import JSON_SUFFIXES, Source, kind_of
+from chainrule.text.sources import JSON_SUFFIXES, TextSource, kind_of, name_of
 
 DOCUMENT = "-DOCSTART-"
-"""What begins a line of CoNLL columns that stands between documents and holds no word."""
+"""Begins a line of CoNLL columns that separates documents and holds no word."""
 
 
 class Sentence(NamedTuple):
-    """A tagged sentence; the tags are empty where none are asked for."""
+    """A tagged sentence."""
 
     place: str
     words: list[str]
@@ -41,55 +40,55 @@ class Sentence(NamedTuple):
 
 
 class TaggedFiles:
-    """Tagged sentences of some files. Every method starts from the beginning."""
+    """The tagged sentences of some files. Every method starts from the beginning."""
 
     def __init__(
         self,
         paths: Sequence[str | Path],
         *,
         fields: Fields = Fields(),  # noqa: B008
-        most: int | None = None,
+        max_examples: int | None = None,
     ) -> None:
-        """`most`: read so many sentences."""
+        """`max_examples`: limit of sentences."""
         self.sources = label_sources(paths)
-        self.fields, self.most = fields, most
+        self.fields, self.max_examples = fields, max_examples
 
     @property
     def name(self) -> str:
         return name_of(self.sources)
 
     def sentences(self) -> Iterator[Sentence]:
-        """All sentences, in order; those without a word are left out."""
+        """All sentences with at least one word, in order."""
         found = (sentence for source in self.sources for sentence in self._read(source) if sentence.words)
-        return at_least_one(islice(found, self.most), self.name, "a word and its tag on each line")
+        return at_least_one(islice(found, self.max_examples), self.name, "a word and its tag on each line")
 
-    def _read(self, source: Source) -> Iterator[Sentence]:
+    def _read(self, source: TextSource) -> Iterator[Sentence]:
         lines = numbered_lines(source)
         if kind_of(Path(source.name)) in JSON_SUFFIXES:
             return (_json_sentence(place, line, self.fields) for place, line in lines)
         return _column_sentences(numbered_lines(source, blank=True))
 
     def words(self, *, spaced: bool) -> Texts:
-        """The words, one a line; `spaced` puts a space before those that do not begin a sentence."""
+        """The words, one per line; `spaced` puts a space before each but the first of a sentence."""
 
         def chunks() -> Iterator[bytes]:
             for sentence in self.sentences():
                 lines = (word_line(word, spaced=spaced and number > 0) for number, word in enumerate(sentence.words))
                 yield "".join(lines).encode()
 
-        return Texts([Source(self.name, chunks)])
+        return Texts([TextSource(self.name, chunks)])
 
     def labels(self, known: Sequence[str] | None = None) -> Labels:
-        """The tags of all words; those that are `known` keep their numbers, and others are refused."""
-        names, ids, ends = Names(known, "tag"), array("i"), array("q")
+        """The tags of all words; if some are `known`, these keep their ids, and others are errors."""
+        names, ids, ends = LabelNames(known, "tag"), array("i"), array("q")
         for sentence in self.sentences():
-            ids.extend(names.number(tag, sentence.place) for tag in sentence.tags)
+            ids.extend(names.id_of(tag, sentence.place) for tag in sentence.tags)
             ends.append(len(ids))
         return names.labels(ids, ends, multiple=False)
 
 
 def word_line(word: str, *, spaced: bool) -> str:
-    """A word as a line of its own."""
+    """A word as a line."""
     return f"{' ' if spaced else ''}{word}".replace("\n", " ") + "\n"
 
 
@@ -97,7 +96,7 @@ def word_line(word: str, *, spaced: bool) -> str:
 
 
 def _column_sentences(lines: Iterator[tuple[str, str]]) -> Iterator[Sentence]:
-    """Blocks of lines, each a word and what is said of it, the tag last."""
+    """Sentences of lines in columns, the word first and its tag last, separated by blank lines."""
     place, words, tags = "", [], []
     for here, line in lines:
         columns = line.split()
@@ -123,7 +122,7 @@ def _json_sentence(place: str, line: str, fields: Fields) -> Sentence:
     tags = given_field(place, record, fields.label, "tags", "--set data.label_field=NAME")
     for field, found in ((fields.text, words), (fields.label, tags)):
         if not isinstance(found, list):
-            raise DataError(f"{place}: '{field}' is {type(found).__name__}; expected a list, one entry a word.")
+            raise DataError(f"{place}: '{field}' is {type(found).__name__}; expected a list with one entry per word.")
     if len(words) != len(tags):
         raise DataError(f"{place}: {len(words)} words and {len(tags)} tags; expected a tag for each word; repair it.")
     return Sentence(place, [json_label(place, word) for word in words], [json_label(place, tag) for tag in tags])

@@ -1,12 +1,11 @@
-"""Built-in labelled data, so that a classifier and a tagger can be tried with none: both are made of what every machine
-with Python has.
+"""Built-in labelled data for trying a classifier and a tagger without data files.
 
-*Topics*: the first paragraphs of the docstrings of the standard library, labelled by what their module is about. Whole
-modules are held out for validation and test, so no text has a near twin in another split, and what was learned of one
-module's words must carry over to another's. On a given Python they are always the same.
+*Topics*: the first paragraphs of docstrings of Python's standard library, labelled by the topic of their module. Whole
+modules are held out for validation and test, so no text has a near duplicate in another split, and a classifier must
+generalise from the words of some modules to those of others. The texts depend on the Python version only.
 
-*Phrases*: sentences with numbers, dates, times of day and prices in English words (text/phrases.py), each word tagged
-with what it is part of: B-DATE, I-DATE, …, O.
+*Phrases*: sentences with numbers, dates, times of day and prices in English words (`phrases.py`), each word tagged with
+the phrase it is part of: B-DATE, I-DATE, …, O.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from chainrule.base.files import write_atomically
-from chainrule.text.samples.phrases import MOST_PAIRS, phrase_pairs
+from chainrule.text.samples.phrases import MAX_PAIRS, phrase_pairs
 
 SPLITS = ("train", "valid", "test")
 
@@ -66,16 +65,16 @@ TOPICS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "time": ("calendar time", "zoneinfo", "datetime"),
     }
 )
-"""Topics, and the modules whose docstrings are for training, validation and test."""
+"""Topics, each with the modules whose docstrings are for training, validation and test."""
 
-LEAST_WORDS = 5
-"""Shorter paragraphs say too little."""
+MIN_WORDS = 5
+"""Words of a paragraph at least; shorter ones are not informative enough."""
 
 SIGNATURE = re.compile(r"[\w.]+\(.*\)(\s*->.*)?|.*(>>>|::|=\s|\|).*")
 
 
 def topic_texts(split: str) -> list[tuple[str, str]]:
-    """(topic, text) of each docstring of a split: train, valid or test; no text comes twice, nor in two splits."""
+    """(topic, text) of each docstring of a split: train, valid or test; no text occurs twice, nor in two splits."""
     place = SPLITS.index(split)
     earlier = {text for before in SPLITS[:place] for _, text in topic_texts(before)}
     found: dict[str, str] = {}
@@ -91,35 +90,35 @@ def _paragraphs(name: str) -> Iterator[str]:
     """The first paragraphs of the docstrings of a module's public functions, classes and their methods."""
     try:
         module = importlib.import_module(name)
-    except ImportError:  # which some systems and versions lack
+    except ImportError:  # some systems and versions lack the module
         return
-    for owner, thing in _things(module, name):
-        text = getattr(thing, "__doc__", None)
+    for owner, member in _members(module, name):
+        text = getattr(member, "__doc__", None)
         if isinstance(text, str) and (owner is None or not _inherited(owner, text)):
             paragraph = _first_paragraph(text)
             if paragraph:
                 yield paragraph
 
 
-def _things(module: Any, name: str) -> Iterator[tuple[Any, Any]]:
+def _members(module: Any, name: str) -> Iterator[tuple[Any, Any]]:
     """(None, a function or class) or (a class, one of its methods), by name."""
-    for key, thing in sorted(vars(module).items()):
-        if key.startswith("_") or not callable(thing) or not _belongs(thing, name):
+    for key, member in sorted(vars(module).items()):
+        if key.startswith("_") or not callable(member) or not _belongs(member, name):
             continue
-        yield None, thing
-        if inspect.isclass(thing):
-            yield from ((thing, part) for key, part in sorted(vars(thing).items()) if not key.startswith("_"))
+        yield None, member
+        if inspect.isclass(member):
+            yield from ((member, part) for key, part in sorted(vars(member).items()) if not key.startswith("_"))
 
 
-def _belongs(thing: Any, name: str) -> bool:
-    """Whether something is defined in a module, or in one that it hides behind: _socket, posixpath."""
-    home = getattr(thing, "__module__", None)
-    hidden = {"os.path": "posixpath", "os": "posix"}.get(name, name)
-    return isinstance(home, str) and home.lstrip("_") in (name, hidden, name.partition(".")[0])
+def _belongs(member: Any, name: str) -> bool:
+    """Whether something is defined in a module, or in the module that implements it: _socket, posixpath."""
+    home = getattr(member, "__module__", None)
+    implementation = {"os.path": "posixpath", "os": "posix"}.get(name, name)
+    return isinstance(home, str) and home.lstrip("_") in (name, implementation, name.partition(".")[0])
 
 
 def _inherited(owner: Any, text: str) -> bool:
-    """Whether a method says what the method of a built-in class says."""
+    """Whether the docstring of a method is that of a base class."""
     return any(
         getattr(part, "__doc__", None) == text
         for base in owner.__mro__[1:]
@@ -131,7 +130,7 @@ def _inherited(owner: Any, text: str) -> bool:
 def _first_paragraph(text: str) -> str:
     for part in inspect.cleandoc(text).split("\n\n"):
         paragraph = " ".join(part.split())
-        if len(paragraph.split()) >= LEAST_WORDS and not SIGNATURE.fullmatch(paragraph):
+        if len(paragraph.split()) >= MIN_WORDS and not SIGNATURE.fullmatch(paragraph):
             return paragraph
     return ""
 
@@ -166,7 +165,7 @@ CARRIERS = (
 
 def tagged_sentences(count: int, seed: int = 1) -> Iterator[tuple[list[str], list[str]]]:
     """`count` sentences of English words with their tags."""
-    generator, phrases = random.Random(seed), phrase_pairs("en", "digits", MOST_PAIRS, seed)
+    generator, phrases = random.Random(seed), phrase_pairs("en", "digits", MAX_PAIRS, seed)
     for _ in range(count):
         words: list[str] = []
         tags: list[str] = []
@@ -183,14 +182,14 @@ def tagged_sentences(count: int, seed: int = 1) -> Iterator[tuple[list[str], lis
 
 
 def _kind(digits: str) -> str:
-    """What is written €12.50, 07:30, 1987-03-03 or 207."""
+    """The tag of a phrase by its digits: €12.50, 07:30, 1987-03-03 or 207."""
     if digits.startswith("€"):
         return "PRICE"
     return "TIME" if ":" in digits else "DATE" if "-" in digits else "NUMBER"
 
 
 def write_tagged_phrases(folder: Path, counts: Mapping[str, int] = COUNTS, seed: int = 1) -> dict[str, Path]:
-    """Sentences, a word and its tag a line, in train.conll, valid.conll and test.conll -> the files by split."""
+    """Sentences, one word and its tag per line, in train.conll, valid.conll and test.conll -> the files by split."""
     sentences = tagged_sentences(sum(counts.values()), seed)
     paths = {}
     for split, count in counts.items():
@@ -201,7 +200,7 @@ def write_tagged_phrases(folder: Path, counts: Mapping[str, int] = COUNTS, seed:
 
 
 def _write(path: Path, text: str) -> Path:
-    """A file that already says the same is left alone."""
+    """Write a file unless it has this content already."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_atomically(path, text)
     return path

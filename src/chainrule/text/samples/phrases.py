@@ -1,8 +1,8 @@
-"""Built-in sentence pairs: numbers, dates, times of day and prices, so that a translator can be tried with no data.
+"""Built-in sentence pairs for trying a translator without data files: numbers, dates, times of day and prices.
 
 A *meaning* (207; 3 March 1987; half past seven in the morning; €12.50) is drawn at random and written in two *styles*:
-English, German, Chinese or digits. A style knows several writings of a meaning. The source is any one of them, the
-target always the first, and no writing of a style has two meanings, so a perfect translator exists.
+English, German, Chinese or digits. A style has several writings of a meaning. The source is any of them, the target
+always the first. No writing of a style has two meanings, so a perfect translator exists.
 
     >>> list(phrase_pairs("en", "de", 2, seed=50))
     [('thirty-eight', 'achtunddreißig'), ('March 19, 2075', '19. März 2075')]
@@ -24,12 +24,12 @@ from chainrule.base.files import write_atomically
 from chainrule.errors import ConfigError, unknown_name
 
 NUMBERS = 1_000_000  # numbers are below this
-MOST_PAIRS = 200_000  # so few that drawing finds new ones soon; every style has more than a million writings
+MAX_PAIRS = 200_000  # few enough to draw new ones quickly; every style has more than a million writings
 COUNTS: Mapping[str, int] = MappingProxyType({"train": 20_000, "valid": 500, "test": 500})
 
 
 class Price(NamedTuple):
-    """Below a hundred euros: from 101 on, German itself is undecided how to count them (hundertein, hunderteinen)."""
+    """Below a hundred euros: from 101 on, German usage varies (hundertein, hunderteinen)."""
 
     euros: int
     cents: int
@@ -37,7 +37,7 @@ class Price(NamedTuple):
 
 Meaning = int | date | time | Price
 Writings = tuple[str, ...]
-"""The ways to write a meaning in one style: the first is the one that translators are to write."""
+"""The ways to write a meaning in one style; the first is the one to translate to."""
 
 
 class Style(NamedTuple):
@@ -59,7 +59,7 @@ def _half_day(hour: int) -> int:
 
 
 def _part_of_day(hour: int, parts: dict[int, str]) -> str:
-    """The last part to have begun, of parts by their first hour; in none does an hour of the clock face come twice."""
+    """The part of the day of an hour, given the first hour of each; no hour of a clock face occurs twice in a part."""
     return parts[max(begin for begin in parts if begin <= hour)]
 
 
@@ -77,7 +77,7 @@ EN_DAY = {0: "at night", 1: "in the morning", 12: "in the afternoon", 18: "in th
 
 
 def _spell_en(number: int) -> str:
-    """British: "and" comes before what is left below a hundred."""
+    """British spelling, with "and" before the last part below a hundred."""
     if number < 20:
         return EN_SMALL[number]
     if number < 100:
@@ -102,8 +102,8 @@ def _number_en(number: int) -> Writings:
 
 def _day_en(day: date) -> Writings:
     month = EN_MONTHS[day.month - 1]
-    said = f"the {_ordinal_en(day.day)} of {month} {day.year}"
-    return f"{day.day} {month} {day.year}", f"{month} {day.day}, {day.year}", said
+    spoken = f"the {_ordinal_en(day.day)} of {month} {day.year}"
+    return f"{day.day} {month} {day.year}", f"{month} {day.day}, {day.year}", spoken
 
 
 def _clock_en(clock: time) -> Writings:
@@ -113,8 +113,8 @@ def _clock_en(clock: time) -> Writings:
     if minute == 0:
         return f"{now} o'clock {part}", number
     read = f"{now} {'oh ' if minute < 10 else ''}{_spell_en(minute)} {part}"
-    told = f"{_span_en(minute)} past {now}" if minute <= 30 else f"{_span_en(60 - minute)} to {then}"
-    return f"{told} {part}", number, read
+    spoken = f"{_span_en(minute)} past {now}" if minute <= 30 else f"{_span_en(60 - minute)} to {then}"
+    return f"{spoken} {part}", number, read
 
 
 def _span_en(minutes: int) -> str:
@@ -157,7 +157,7 @@ def _spell_de(number: int) -> str:
 
 
 def _stem_de(number: int) -> str:
-    """As it stands before another word: a final "eins" loses its s."""
+    """The form before another word: a final "eins" loses its s."""
     word = _spell_de(number)
     return word[:-1] if word.endswith("eins") else word
 
@@ -176,11 +176,11 @@ def _day_de(day: date) -> Writings:
 def _clock_de(clock: time) -> Writings:
     hour, minute = clock.hour, clock.minute
     read = f"{_stem_de(hour)} Uhr" + (f" {_spell_de(minute)}" if minute else "")
-    return read, f"{hour}:{minute:02d} Uhr", f"{_told_de(hour, minute)} {_part_of_day(hour, DE_DAY)}"
+    return read, f"{hour}:{minute:02d} Uhr", f"{_spoken_de(hour, minute)} {_part_of_day(hour, DE_DAY)}"
 
 
-def _told_de(hour: int, minute: int) -> str:
-    """As it is said: around the half hour by the half that is reached of the next hour."""
+def _spoken_de(hour: int, minute: int) -> str:
+    """The spoken form: around the half hour relative to "halb" and the next hour."""
     now, then = _spell_de(_half_day(hour)), _spell_de(_half_day(hour + 1))
     if minute == 0:
         return f"{_stem_de(_half_day(hour))} Uhr"
@@ -209,7 +209,7 @@ ZH_DAY = {0: "凌晨", 6: "上午", 12: "中午", 13: "下午", 18: "晚上"}
 
 
 def _spell_zh(number: int) -> str:
-    """Ten at the very start is 十, further on 一十; one 零 stands for any gap of noughts before what is left."""
+    """Ten at the start is 十, elsewhere 一十; a single 零 stands for any run of zeros before the next digit."""
     word = _units_zh(number)
     return word[1:] if word.startswith("一十") else word
 
@@ -225,7 +225,7 @@ def _units_zh(number: int) -> str:
 
 
 def _count_zh(number: int) -> str:
-    """As it stands before a measure word: two alone is 两."""
+    """The form before a measure word: two by itself is 两."""
     return "两" if number == 2 else _spell_zh(number)
 
 
@@ -243,8 +243,8 @@ def _clock_zh(clock: time) -> Writings:
     hour, minute, part = clock.hour, clock.minute, _part_of_day(clock.hour, ZH_DAY)
     short = hour if hour <= 12 else hour - 12
     minutes = f"{'零' if minute < 10 else ''}{_spell_zh(minute)}分" if minute else ""
-    told = f"{part}{_count_zh(short)}点"
-    return told + ("半" if minute == 30 else minutes), told + minutes, f"{part}{short}:{minute:02d}"
+    hours = f"{part}{_count_zh(short)}点"
+    return hours + ("半" if minute == 30 else minutes), hours + minutes, f"{part}{short}:{minute:02d}"
 
 
 def _price_zh(price: Price) -> Writings:
@@ -274,14 +274,14 @@ def _style(name: str) -> Style:
 
 
 def spell(number: int, language: str) -> str:
-    """A number from 0 to 999,999 in the words of "en", "de" or "zh" (or as it is in "digits")."""
+    """A number from 0 to 999,999 in words of "en", "de" or "zh", or in "digits"."""
     if not 0 <= number < NUMBERS:
         raise ConfigError(f"cannot spell {number}: give a number from 0 to {NUMBERS - 1}")
     return writings(number, language)[0]
 
 
 def writings(meaning: Meaning, style: str) -> Writings:
-    """Every way to write a meaning in a style, each once, the canonical one first."""
+    """Every way to write a meaning in a style, without duplicates, the canonical one first."""
     number, day, clock, price = _style(style)
     match meaning:
         case Price():
@@ -296,14 +296,14 @@ def writings(meaning: Meaning, style: str) -> Writings:
 
 
 def phrase_pairs(source: str, target: str, count: int, seed: int = 1) -> Iterator[tuple[str, str]]:
-    """`count` pairs of lines, no source twice, from style to style: "en", "de", "zh", "digits".
+    """`count` pairs of lines with different sources, from style to style: "en", "de", "zh", "digits".
 
-    The sources depend on their style and the seed alone; fewer pairs are the beginning of more.
+    The sources depend only on their style and the seed; a smaller count gives the first of the same pairs.
     """
     if _style(source) is _style(target):
         raise ConfigError(f"source and target are both '{source}': choose two of {', '.join(STYLES)}")
-    if not 0 <= count <= MOST_PAIRS:
-        raise ConfigError(f"cannot make {count} pairs of phrases: ask for 0 to {MOST_PAIRS}")
+    if not 0 <= count <= MAX_PAIRS:
+        raise ConfigError(f"cannot make {count} pairs of phrases: ask for 0 to {MAX_PAIRS}")
     return islice(_all_pairs(source, target, random.Random(seed)), count)
 
 
@@ -318,7 +318,7 @@ def _all_pairs(source: str, target: str, generator: random.Random) -> Iterator[t
 
 
 def _draw(generator: random.Random) -> Meaning:
-    """Half numbers of any magnitude alike, three tenths days of 1800 to 2099, a tenth each times and prices."""
+    """Half numbers, log-uniform; three tenths days from 1800 to 2099; a tenth each times and prices."""
     kind = generator.random()
     if kind < 0.5:
         return int(math.exp(generator.random() * math.log(NUMBERS + 1))) - 1
@@ -334,12 +334,12 @@ def _draw(generator: random.Random) -> Meaning:
 def write_phrase_pairs(
     folder: Path, source: str, target: str, counts: Mapping[str, int] = COUNTS, seed: int = 1
 ) -> dict[str, tuple[Path, Path]]:
-    """Pairs in two files a split, such as train.en and train.de, no source in two splits -> the files by split.
+    """Pairs in two files per split, like train.en and train.de, no source in two splits -> the files by split.
 
-    A file that already says the same is left alone.
+    A file that has this content already is not written.
     """
     pairs = list(phrase_pairs(source, target, sum(counts.values()), seed))
-    # The rarer a phrase, the later it is drawn first; shuffled, all splits are alike.
+    # Rare phrases are first drawn late; shuffling gives all splits the same distribution.
     random.Random(seed).shuffle(pairs)
     rest = iter(pairs)
     paths = {}

@@ -17,10 +17,10 @@ __all__ = ["Tokenizer", "load_tokenizer", "train_tokenizer"]
 def train_tokenizer(
     kind_or_file: str | Path, texts: Texts, *, vocab_size: int | None = None, min_count: int = 1, **options: Any
 ) -> Tokenizer:
-    """A tokeniser of a registered kind, fitted to a text; or the one that a file or a folder holds.
+    """A tokeniser of a registered kind, fitted to a text; or the one in a file or a folder.
 
-    A file is a Hugging Face `tokenizer.json`, a sentencepiece `.model`, or a `tokenizer.json` of this package; of a
-    folder its `tokenizer.json` is meant, whoever made it.
+    A file is a Hugging Face `tokenizer.json`, a sentencepiece `.model`, or a `tokenizer.json` of this package. A folder
+    contains a `tokenizer.json` of either kind.
     """
     path, kind = Path(kind_or_file), str(kind_or_file)
     if kind not in TOKENIZERS.names() and path.exists():
@@ -30,7 +30,7 @@ def train_tokenizer(
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokeniser that `save` left in a folder."""
+    """The tokeniser that `save` wrote to a folder."""
     path = Path(folder) / FILE
     state = _json(path)
     if "kind" not in state:

@@ -1,7 +1,7 @@
-"""What every tokeniser does: lines to ids, ids to text, and a folder to live in.
+"""The interface of tokenisers: lines to ids, ids to text, and a folder to save to.
 
 A text is a sequence of lines. A tokeniser encodes a line without its newline; the newline is the token `eos` for
-every kind. So a text is ids(line 1) eos ids(line 2) eos ..., without the last eos if the last newline is missing.
+every kind. So a text is ids(line 1) eos ids(line 2) eos …, without the last eos if the last newline is missing.
 """
 
 from __future__ import annotations
@@ -28,29 +28,32 @@ Ids = NDArray[np.integer[Any]]
 FILE = "tokenizer.json"
 VERSION = 1
 
-Remainder = Literal["nothing", "unknowns", "spacing", "lines"]
-"""What the ids of a line leave untold: nothing; how unknown tokens are spelled; that and the white space; anything."""
+ResidueKind = Literal["nothing", "unknowns", "spacing", "lines"]
+"""What the ids of a line leave open: nothing; the spelling of unknown tokens; that and the white space; anything."""
 
 
 class Tokenizer(ABC):
     """Lines of text to ids and back."""
 
     kind: ClassVar[str]
-    ends_lines: ClassVar[bool] = True  # whether eos is the newline; otherwise it stands before whole texts alone
-    remainder: ClassVar[Remainder] = "nothing"
-    any_bytes: ClassVar[bool] = False  # takes what is not UTF-8
-    whole_words: ClassVar[bool] = False  # cannot take a word in two pieces
+    ends_lines: ClassVar[bool] = True  # eos is the newline; otherwise it only comes before whole texts
+    residue_kind: ClassVar[ResidueKind] = "nothing"
+    any_bytes: ClassVar[bool] = False  # accepts text that is not UTF-8
+    whole_words: ClassVar[bool] = False  # a word must not be split between two blocks
+    joins_spaces: ClassVar[bool] = False  # the space before a word is part of the word's token
+    word_tokens: ClassVar[bool] = False  # every token is a whole word, and a line is usually a sentence
+    drops_rare: ClassVar[bool] = False  # takes min_count: rarer parts become <unk>
 
     vocab_size: int
     eos: int
     unk: int | None = None
     exact: bool = True  # decode(encode(line)) == line for every line
-    concurrent: bool = False  # several threads may encode blocks at once, and are quicker than one
+    concurrent: bool = False  # several threads may encode blocks at once, and are faster than one
 
     @classmethod
     @abstractmethod
     def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:
-        """Fit to a text. `vocab_size` counts the special tokens; what is rarer than `min_count` is left out."""
+        """Fit to a text. `vocab_size` includes the special tokens; what is rarer than `min_count` is unknown."""
 
     @abstractmethod
     def encode(self, line: str) -> list[int]:
@@ -62,7 +65,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def piece(self, token: int) -> str:
-        """The token as it is shown to people."""
+        """The token as it is displayed."""
 
     @abstractmethod
     def to_id(self, piece: str) -> int | None:
@@ -70,7 +73,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Everything that makes this tokeniser, as JSON values, besides `blobs`."""
+        """Everything that defines this tokeniser besides `blobs`, as JSON values."""
 
     @classmethod
     @abstractmethod
@@ -79,7 +82,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def types(self) -> Iterator[bytes]:
-        """The spellings of the ordinary tokens, from which the spelling of unknown ones is learned."""
+        """The spellings of the ordinary tokens; the speller of unknown tokens is fitted to them."""
 
     def blobs(self) -> dict[str, bytes]:
         """Files that belong to the tokeniser besides its JSON, by name."""
@@ -99,7 +102,7 @@ class Tokenizer(ABC):
         return encoded[:-1] if rest else encoded
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes that some ids stand for; differs from `decode` where the bytes are not UTF-8."""
+        """The bytes of some ids; they differ from `decode` where they are not UTF-8."""
         return self.decode(ids).encode()
 
     def blocks(self, texts: Texts) -> Iterator[str]:
@@ -107,22 +110,28 @@ class Tokenizer(ABC):
         return texts.strings(any_bytes=self.any_bytes, whole_words=self.whole_words)
 
     @cached_property
+    def spaces_matter(self) -> bool:
+        """Whether a word inside a line has the ids that it has after a space, and other ids by itself."""
+        first = self.encode("a")
+        return self.encode("a b")[len(first) :] == self.encode(" b") != self.encode("b")
+
+    @cached_property
     def speller(self) -> Speller:
-        """The model of how this tokeniser's tokens are spelled; rebuilt from the vocabulary, so never stored."""
+        """The model of how this tokeniser's tokens are spelled; computed from the vocabulary, not saved."""
         from chainrule.text.coding.speller import Speller
 
         return Speller(self.types())
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits: equal for tokenisers that encode alike."""
+        """32 hexadecimal digits: equal for tokenisers that encode equally."""
         digest = hashlib.blake2b(self._json().encode(), digest_size=16)
         for name, data in sorted(self.blobs().items()):
             digest.update(name.encode() + b"\0" + data)
         return digest.hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Write `tokenizer.json` and what belongs to it; the JSON comes last, so it never points at missing files."""
+        """Write the blobs and `tokenizer.json`; the JSON comes last, so that it never refers to missing files."""
         for name, data in self.blobs().items():
             write_atomically(folder / name, data)
         write_atomically(folder / FILE, self._json().encode())

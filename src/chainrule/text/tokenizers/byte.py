@@ -1,4 +1,4 @@
-"""Bytes: 256 tokens, no training, no unknowns, any file at all. The newline, byte 10, is eos."""
+"""Bytes: 256 tokens, no training, no unknown tokens, any file. The newline, byte 10, is eos."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chainrule.text.tokenizers.base import Ids, Tokenizer
 from chainrule.text.tokenizers.vocabulary import refuse_min_count, refuse_options
 
 
-@TOKENIZERS.register("byte", about="bytes; takes any file")
+@TOKENIZERS.register("byte", summary="bytes; takes any file")
 class ByteTokenizer(Tokenizer):
     """An id is a byte."""
 
@@ -62,5 +62,5 @@ class ByteTokenizer(Tokenizer):
 
 
 def _bytes(text: str) -> bytes:
-    """The bytes of a text in which what is not UTF-8 was read as surrogate escapes."""
+    """The bytes of a text, where surrogate escapes stand for bytes that are not UTF-8."""
     return text.encode(errors="surrogateescape")

@@ -17,12 +17,12 @@ from chainrule.text.tokenizers.base import Ids
 from chainrule.text.tokenizers.vocabulary import EOS, UNK, VocabularyTokenizer, most_frequent, refuse_options
 
 
-@TOKENIZERS.register("char", about="Unicode characters")
+@TOKENIZERS.register("char", summary="Unicode characters")
 class CharTokenizer(VocabularyTokenizer):
-    """One token a character; decoding is exact for text without unknown characters."""
+    """One token per character; decoding is exact for text without unknown characters."""
 
     kind = "char"
-    remainder = "unknowns"
+    residue_kind = "unknowns"
 
     @classmethod
     def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:

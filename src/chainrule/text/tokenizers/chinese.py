@@ -1,4 +1,4 @@
-"""Chinese words by jieba, with its hidden Markov model for words that its dictionary lacks."""
+"""Chinese words by jieba, with its hidden Markov model for words outside its dictionary."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from chainrule.text.tokenizers.vocabulary import (
 )
 
 
-@TOKENIZERS.register("jieba", about="Chinese words, by jieba")
+@TOKENIZERS.register("jieba", summary="Chinese words, by jieba")
 class JiebaTokenizer(VocabularyTokenizer):
-    """Words that joined give the line; a literal `<unk>` is the unknown token."""
+    """Words that give the line when joined; a literal `<unk>` is the unknown token."""
 
     kind = "jieba"
-    remainder = "unknowns"
+    word_tokens = True
+    residue_kind = "unknowns"
 
     @classmethod
     def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:
@@ -55,7 +56,7 @@ def _words(text: str) -> list[str]:
 
 @cache
 def _jieba() -> Any:
-    """A segmenter of our own, so that nobody's changes to jieba's global one change the tokens."""
+    """A separate segmenter, so that changes to jieba's global one do not change the tokens."""
     try:
         import jieba
     except ImportError as error:

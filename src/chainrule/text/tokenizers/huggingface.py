@@ -1,9 +1,9 @@
-"""Tokenisers of Hugging Face folders: any `tokenizer.json`, by the tokenizers library.
+"""Hugging Face tokenisers: any `tokenizer.json`, by the tokenizers library.
 
-`HuggingFaceTokenizer` takes a text line by line as all others do: its end token is the newline, and what it loses of a
-line counts as residue. `TextTokenizer` is for byte-level tokenisers that have a token for the newline, such as that of
-GPT-2: a text becomes exactly the tokens that the tokenizers library gives for it, newlines among them, nothing is lost,
-and the end token stands before a text alone.
+`HuggingFaceTokenizer` encodes a text line by line, like all other kinds: its end token is the newline, and what it
+loses of a line counts as residue. `ByteLevelTokenizer` is for byte-level tokenisers with a token for the newline, like
+that of GPT-2: a text has exactly the tokens that the tokenizers library gives for it, newlines included, nothing is
+lost, and the end token only comes before a text.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ import numpy as np
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import Ids, Remainder, Tokenizer
+from chainrule.text.tokenizers.base import Ids, ResidueKind, Tokenizer
 
 BLOB = "tokenizer.hf.json"
 END_TOKENS = ("</s>", "<|endoftext|>", "[SEP]", "<eos>")
 NEWLINE = "Ċ"
-"""The newline as byte-level tokenisers write it."""
+"""The newline in the alphabet of byte-level tokenisers."""
 
-LONGEST_HELD = 1 << 24
-"""Characters without such a place to cut at, after which a text is cut anywhere."""
+MAX_HELD = 1 << 24
+"""Characters without a safe place to cut, after which a text is cut anywhere."""
 
 
-@TOKENIZERS.register("huggingface", about="any Hugging Face tokenizer.json file")
+@TOKENIZERS.register("huggingface", summary="any Hugging Face tokenizer.json file")
 class HuggingFaceTokenizer(Tokenizer):
-    """Its own end token is eos; where it has none, `<eos>` is added."""
+    """The end token of the file is eos; a file without one gets `<eos>`."""
 
     kind = "huggingface"
-    remainder: ClassVar[Remainder] = "lines"
+    residue_kind: ClassVar[ResidueKind] = "lines"
+    joins_spaces = True
     exact = False
     form: ClassVar[str] = "lines"
 
     def __init__(self, content: bytes, *, end: str | None = None, size: int | None = None) -> None:
-        """`end` names the end token if it is none of the usual ones; `size` is that of a model with ids to spare."""
+        """`end` names an unusual end token; `size` is the vocabulary size of a model with unused ids."""
         import tokenizers
 
         self.content, self._named_end, self._size = content, end, size
@@ -86,7 +87,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return [self._without_eos(encoding) for encoding in encodings]
 
     def _without_eos(self, encoding: Any) -> list[int]:
-        """The end token written out in a line is no end of a line: it is left out, and so left to the residue."""
+        """The ids without the end token: spelled out in a line it does not end the line, and belongs to the residue."""
         ids: list[int] = encoding.ids
         return [token for token in ids if token != self.eos] if self.eos in ids else ids
 
@@ -118,14 +119,14 @@ class HuggingFaceTokenizer(Tokenizer):
             from chainrule.text.tokenizers.pieces import PiecesTokenizer
 
             return PiecesTokenizer.from_state(state, blobs)
-        kind = TextTokenizer if state.get("form") == "text" else HuggingFaceTokenizer
+        kind = ByteLevelTokenizer if state.get("form") == "text" else HuggingFaceTokenizer
         return kind(blobs[BLOB], end=state.get("end"), size=state.get("size"))
 
 
-class TextTokenizer(HuggingFaceTokenizer):
-    """A byte-level tokeniser that takes a text whole: `keeps_newlines` says of which tokenizer.json one can be made."""
+class ByteLevelTokenizer(HuggingFaceTokenizer):
+    """A byte-level tokeniser that encodes a text with its newlines; `keeps_newlines` checks a tokenizer.json for it."""
 
-    remainder: ClassVar[Remainder] = "nothing"
+    residue_kind: ClassVar[ResidueKind] = "nothing"
     exact = True
     form: ClassVar[str] = "text"
     ends_lines = False
@@ -148,16 +149,16 @@ class TextTokenizer(HuggingFaceTokenizer):
 
     @cached_property
     def _spelled(self) -> list[bytes]:
-        """The bytes that each token stands for; ids that nothing has stand for none."""
-        spelled, signs = [b""] * self.vocab_size, byte_signs()
+        """The bytes of each token; an unused id has none."""
+        spelled, byte_of = [b""] * self.vocab_size, byte_alphabet()
         for piece, token in self._tokenizer.get_vocab(with_added_tokens=False).items():
-            spelled[token] = bytes(signs[sign] for sign in piece if sign in signs)
+            spelled[token] = bytes(byte_of[letter] for letter in piece if letter in byte_of)
         for token, added in self._tokenizer.get_added_tokens_decoder().items():
             spelled[token] = added.content.encode()
         return spelled
 
     def lines_of(self, ids: Iterable[int]) -> Iterator[list[int]]:
-        """The ids between the newlines that have a token for themselves."""
+        """The ids between the tokens that are a newline alone."""
         newline = self.to_id(NEWLINE)
         line: list[int] = []
         for token in ids:
@@ -169,12 +170,12 @@ class TextTokenizer(HuggingFaceTokenizer):
         yield line
 
     def blocks(self, texts: Texts) -> Iterator[str]:
-        """The text cut before newlines that follow no white space, where no token reaches across."""
+        """The text, cut before newlines that follow no white space: no token spans such a place."""
         held = ""
         for block in texts.strings():
             held += block
-            cut = _seam(held)
-            if not cut and len(held) > LONGEST_HELD:
+            cut = _safe_cut(held)
+            if not cut and len(held) > MAX_HELD:
                 cut = len(held)
             if cut:
                 yield held[:cut]
@@ -184,31 +185,31 @@ class TextTokenizer(HuggingFaceTokenizer):
 
 
 def keeps_newlines(content: bytes) -> bool:
-    """Whether a tokenizer.json spells every text in bytes, newlines too, and gives it back as it was."""
+    """Whether a tokenizer.json encodes every text in bytes, newlines included, and decodes it exactly."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     try:
-        told = json.loads(content)
-        pre, vocab = told["pre_tokenizer"] or {}, told["model"]["vocab"]
+        fields = json.loads(content)
+        pre, vocab = fields["pre_tokenizer"] or {}, fields["model"]["vocab"]
     except (ValueError, KeyError, TypeError):
         return False
-    plain = told.get("normalizer") is None and not told["model"].get("byte_fallback")
-    cut_as_usual = pre.get("type") == "ByteLevel" and not pre.get("add_prefix_space") and pre.get("use_regex", True)
-    stripping = any(added.get("lstrip") or added.get("rstrip") for added in told.get("added_tokens", ()))
-    return plain and cut_as_usual and not stripping and all(sign in vocab for sign in ByteLevel.alphabet())
+    plain = fields.get("normalizer") is None and not fields["model"].get("byte_fallback")
+    usual_split = pre.get("type") == "ByteLevel" and not pre.get("add_prefix_space") and pre.get("use_regex", True)
+    stripping = any(added.get("lstrip") or added.get("rstrip") for added in fields.get("added_tokens", ()))
+    return plain and usual_split and not stripping and all(letter in vocab for letter in ByteLevel.alphabet())
 
 
-def byte_signs() -> dict[str, int]:
-    """The sign that byte-level tokenisers write for each byte -> the byte: itself if it can be seen, else a later one.
+def byte_alphabet() -> dict[str, int]:
+    """The character of byte-level tokenisers for each byte -> the byte; printable bytes are their own characters.
 
     Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
     """
-    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in seen]
-    return {chr(byte): byte for byte in seen} | {chr(256 + number): byte for number, byte in enumerate(hidden)}
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
-def _seam(text: str) -> int:
+def _safe_cut(text: str) -> int:
     """The last newline that follows no white space; 0 if there is none."""
     at = text.rfind("\n")
     while at > 0 and text[at - 1].isspace():

@@ -1,8 +1,8 @@
-"""The tokenisers of T5 and Marian where a folder has them as sentencepiece files: its pieces, under the folder's ids.
+"""The tokenisers of T5 and Marian from sentencepiece files: sentencepiece splits, a vocabulary assigns the ids.
 
-T5 (`spiece.model`) has the ids of sentencepiece, and its sentinels `<extra_id_99>` … `<extra_id_0>` behind. Marian
-(`source.spm`, `target.spm`) looks pieces up in `vocab.json`, and a line may begin with the language that is asked for,
-as `>>fr<<`.
+T5 (`spiece.model`) uses the ids of sentencepiece, followed by its sentinels `<extra_id_99>` … `<extra_id_0>`. Marian
+(`source.spm`, `target.spm`) looks pieces up in `vocab.json`, and a line may begin with a token for the target language,
+like `>>fr<<`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import Remainder, Tokenizer
+from chainrule.text.tokenizers.base import ResidueKind, Tokenizer
 
 MODEL, VOCABULARY = "tokenizer.spm", "tokenizer.vocab.json"
 END, UNKNOWN, SPACE = "</s>", "<unk>", "▁"
@@ -23,15 +23,16 @@ LANGUAGE = re.compile(r">>[^<]*<<")
 
 
 class PiecesTokenizer(Tokenizer):
-    """Sentencepiece cuts, a vocabulary gives the ids. What decoding loses of a line counts as residue."""
+    """Pieces of sentencepiece, ids of a vocabulary. What decoding loses of a line counts as residue."""
 
     kind = "huggingface"
-    remainder: ClassVar[Remainder] = "lines"
+    residue_kind: ClassVar[ResidueKind] = "lines"
+    joins_spaces = True
     exact = False
     form: ClassVar[str] = "pieces"
 
     def __init__(self, model: bytes, vocabulary: dict[str, int], *, size: int | None = None) -> None:
-        """`size` is that of a model with ids to spare."""
+        """`size` is the vocabulary size of a model with unused ids."""
         import sentencepiece
 
         self.model, self.vocabulary, self._size = model, vocabulary, size
@@ -51,7 +52,7 @@ class PiecesTokenizer(Tokenizer):
 
     @classmethod
     def of_t5(cls, model: bytes, *, size: int, sentinels: int = 100) -> Self:
-        """With the ids of sentencepiece and sentinels behind, the first of them last."""
+        """The ids of sentencepiece, followed by the sentinels in descending order."""
         import sentencepiece
 
         try:

@@ -1,7 +1,8 @@
 """Subwords by sentencepiece: byte-pair encoding (Sennrich et al. 2016) and the unigram model (Kudo 2018).
 
-Trained here, they lose nothing: no normalising, no space added or taken away, and what the vocabulary cannot spell is
-spelled in bytes. Sentencepiece writes a space as U+2581, so a literal U+2581 is escaped before it and restored after.
+Models trained here lose nothing: text is not normalised, no space is added or removed, and characters outside the
+vocabulary are encoded as bytes. Sentencepiece writes a space as U+2581, so a literal U+2581 is escaped before encoding
+and restored after decoding.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import Remainder, Tokenizer
+from chainrule.text.tokenizers.base import ResidueKind, Tokenizer
 from chainrule.text.tokenizers.vocabulary import refuse_min_count, refuse_options
 
 BLOB = "tokenizer.model"
@@ -34,20 +35,21 @@ SAMPLES = {
     "bpe": 50 << 20,
     "unigram": 10 << 20,
     "char": 50 << 20,
-}  # bytes of text to train on at most: about a minute of work
-LINE = 4096  # characters: longer lines are cut, for training only
+}  # bytes of text to train on at most: takes about a minute
+LINE = 4096  # characters; longer lines are cut, for training only
 SPECIAL = 2  # <unk>, </s>
-RESERVED = 256 + SPECIAL  # of bytes
-CONTROL = re.compile("[\n\t▅]")  # which sentencepiece reserves
+RESERVED = 256 + SPECIAL  # with the tokens of the bytes
+CONTROL = re.compile("[\n\t▅]")  # characters that sentencepiece reserves
 CHUNK = re.compile(" *[^ ]+| +$")  # a word with the spaces before it
 MEMO_ENTRIES, MEMO_LENGTH = 1 << 18, 32
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Any sentencepiece model. Nothing is known of its normalising, so what decoding loses counts as residue."""
+    """Any sentencepiece model. Its normalisation is unknown, so what decoding loses counts as residue."""
 
     kind = "sentencepiece"
-    remainder: ClassVar[Remainder] = "lines"
+    residue_kind: ClassVar[ResidueKind] = "lines"
+    joins_spaces = True
     exact = False
 
     def __init__(self, model: bytes) -> None:
@@ -114,7 +116,7 @@ class SentencePieceTokenizer(Tokenizer):
 class TrainedTokenizer(SentencePieceTokenizer):
     """A sentencepiece model trained so that it loses nothing."""
 
-    remainder: ClassVar[Remainder] = "nothing"
+    residue_kind: ClassVar[ResidueKind] = "nothing"
     exact = True
     algorithm: ClassVar[str]
 
@@ -144,7 +146,7 @@ class TrainedTokenizer(SentencePieceTokenizer):
         return super().encode(_escape(line))
 
     def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:
-        """As `encode`. No piece reaches from a word into the space after it, so each word is encoded once."""
+        """As `encode`. No piece spans the end of a word and the space after it, so each word is encoded only once."""
         chunks = [CHUNK.findall(_escape(line)) for line in lines]
         new = list(set(chain.from_iterable(chunks)).difference(self._memo))
         self._memo.update(zip(new, super().encode_lines(new), strict=True))
@@ -160,23 +162,24 @@ class TrainedTokenizer(SentencePieceTokenizer):
         return re.sub(f"{ESCAPE}[12]", lambda found: UNESCAPES[found[0]], text) if ESCAPE in text else text
 
 
-@TOKENIZERS.register("bpe", about="subwords, by byte-pair encoding")
+@TOKENIZERS.register("bpe", summary="subwords, by byte-pair encoding")
 class BpeTokenizer(TrainedTokenizer):
     kind = "bpe"
     algorithm = "bpe"
 
 
-@TOKENIZERS.register("unigram", about="subwords, by the unigram model")
+@TOKENIZERS.register("unigram", summary="subwords, by the unigram model")
 class UnigramTokenizer(TrainedTokenizer):
     kind = "unigram"
     algorithm = "unigram"
 
 
-@TOKENIZERS.register("sentencepiece-char", about="characters, by sentencepiece, runs of spaces folded to one")
+@TOKENIZERS.register("sentencepiece-char", summary="characters, by sentencepiece, runs of spaces folded to one")
 class FoldedCharTokenizer(SentencePieceTokenizer):
-    """Characters of a line with its outer spaces taken away and runs of spaces made one; that counts as residue."""
+    """Characters of a line without outer spaces and with runs of spaces folded to one; the rest counts as residue."""
 
     kind = "sentencepiece-char"
+    joins_spaces = False
 
     @classmethod
     def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:
@@ -186,11 +189,11 @@ class FoldedCharTokenizer(SentencePieceTokenizer):
         return cls(_train(texts, "char", most, fold=True))
 
 
-TOKENIZERS.register("sentencepiece", about="any sentencepiece .model file")(SentencePieceTokenizer)
+TOKENIZERS.register("sentencepiece", summary="any sentencepiece .model file")(SentencePieceTokenizer)
 
 
 def default_vocab_size(size: int) -> int:
-    """A size that the text can fill: 512 up to 100 kB, doubling with each fourfold, 16384 from 100 MB on."""
+    """A vocabulary size for a text: 512 up to 100 kB, doubled for each factor of four, at most 16384."""
     doublings = np.log2(max(size, 100_000) / 100_000) / 2
     return min(512 << int(doublings), 16384)
 
@@ -202,16 +205,16 @@ def _escape(text: str) -> str:
 
 
 def _train(texts: Texts, algorithm: str, vocab_size: int, *, fold: bool = False) -> bytes:
-    """The model file of a sentencepiece model fitted to a text; `fold`: one that makes one of several spaces."""
+    """The file of a sentencepiece model fitted to a text; `fold`: the model folds runs of spaces to one."""
     import sentencepiece
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=_sentences(texts, SAMPLES[algorithm], CONTROL if fold else _outside(texts, vocab_size)),
+        sentence_iterator=_sentences(texts, SAMPLES[algorithm], CONTROL if fold else _excluded(texts, vocab_size)),
         model_writer=model,
         model_type=algorithm,
         vocab_size=vocab_size,
-        hard_vocab_limit=False,  # a small text gives what it can
+        hard_vocab_limit=False,  # a small text may give fewer tokens
         character_coverage=1.0,
         byte_fallback=algorithm != "char",
         normalization_rule_name="identity",
@@ -229,12 +232,12 @@ def _train(texts: Texts, algorithm: str, vocab_size: int, *, fold: bool = False)
     return model.getvalue()
 
 
-def _sentences(texts: Texts, most: int, outside: re.Pattern[str]) -> Iterator[str]:
-    """Parts of lines spread evenly over the text, long ones cut; never none, for sentencepiece needs one."""
-    step, number, found = ceil(texts.size / most), 0, False
+def _sentences(texts: Texts, max_bytes: int, excluded: re.Pattern[str]) -> Iterator[str]:
+    """Parts of lines spread evenly over the text, long ones cut; at least one, since sentencepiece needs one."""
+    step, number, found = ceil(texts.size / max_bytes), 0, False
     cut: dict[str, None] = {}
     for block in texts.strings():
-        for line in outside.split(_escape(block)):
+        for line in excluded.split(_escape(block)):
             number += 1
             if not line or number % step:
                 continue
@@ -243,14 +246,15 @@ def _sentences(texts: Texts, most: int, outside: re.Pattern[str]) -> Iterator[st
                 yield line
             else:
                 cut.update(dict.fromkeys(line[start : start + LINE] for start in range(0, len(line), LINE)))
-    # Each part of long lines comes once: a sign repeated a million times would keep the unigram trainer for hours.
+    # Each part of a long line is given once: a character repeated a million times would cost the unigram trainer hours.
     yield from cut if found else [" "]
 
 
-def _outside(texts: Texts, vocab_size: int) -> re.Pattern[str]:
-    """The characters to train without: those that stay bytes because they would fill over half the vocabulary.
+def _excluded(texts: Texts, vocab_size: int) -> re.Pattern[str]:
+    """The characters to train without, which are encoded as bytes.
 
-    Of many characters those are kept that make up 99.95% of the text. Sentencepiece reserves tabs and U+2585.
+    If all characters would fill more than half of the vocabulary, the most frequent are kept, up to half of it and up
+    to 99.95% of the text. Sentencepiece reserves tabs and U+2585.
     """
     counts = _character_counts(texts)
     room = max((vocab_size - RESERVED) // 2, 1)
@@ -263,7 +267,7 @@ def _outside(texts: Texts, vocab_size: int) -> re.Pattern[str]:
 
 
 def _character_counts(texts: Texts) -> dict[int, int]:
-    """How often each code point comes that sentencepiece can train with."""
+    """Occurrences of each code point that sentencepiece can train with."""
     totals = np.zeros(sys.maxunicode + 1, np.int64)
     for block in texts.strings():
         counts = np.bincount(np.frombuffer(_escape(block).encode("utf-32-le"), np.uint32))

@@ -1,6 +1,6 @@
-"""Tokenisers that split a line and look the parts up in a list: words, characters, Chinese words.
+"""Tokenisers that split a line and look the parts up in a vocabulary: words, characters, Chinese words.
 
-Ids: 0 `<unk>`, 1 `<eos>`, then the parts by falling frequency.
+Ids: 0 `<unk>`, 1 `<eos>`, then the parts by descending frequency.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from chainrule.text.tokenizers.base import Tokenizer
 
 UNK, EOS = 0, 1
 UNK_PIECE, EOS_PIECE = "<unk>", "<eos>"
-MOST_TYPES = 4_000_000
+MAX_TYPES = 4_000_000
 
 
 class _Index(dict[str, int]):
-    """Part to id; what is missing is unknown. A dict's own look-up is quicker than `get` with a default."""
+    """Part to id; a missing part is unknown. Plain indexing is faster than `get` with a default."""
 
     def __missing__(self, part: str) -> int:
         return UNK
 
 
 class VocabularyTokenizer(Tokenizer):
-    """A split, and a list of the parts that have ids."""
+    """A way to split a line, and a list of the parts that have ids."""
 
     eos = EOS
     unk = UNK
     exact = False
+    drops_rare = True
 
     def __init__(self, parts: Sequence[str]) -> None:
         self.parts = list(parts)
@@ -46,7 +47,7 @@ class VocabularyTokenizer(Tokenizer):
 
     @abstractmethod
     def join(self, parts: Sequence[str]) -> str:
-        """The line that parts usually come from."""
+        """The line that usually gives these parts."""
 
     def encode(self, line: str) -> list[int]:
         return list(map(self._index.__getitem__, self.split(line)))
@@ -73,39 +74,39 @@ class VocabularyTokenizer(Tokenizer):
 
 
 def most_frequent(counts: Counter[str], *, vocab_size: int | None, min_count: int) -> list[str]:
-    """The parts to keep, by falling count and then alphabetically; `vocab_size` counts `<unk>` and `<eos>` too."""
+    """The parts to keep, by descending count, then alphabetically; `vocab_size` includes `<unk>` and `<eos>`."""
     if min_count < 1:
         raise ConfigError(f"got a min_count of {min_count}: expected 1 or more; 1 keeps every word.")
     if vocab_size is not None and vocab_size < 2:
         raise ConfigError(f"got a vocab_size of {vocab_size}: expected 2 or more, as <unk> and <eos> take two.")
     counts.pop(UNK_PIECE, None)
-    alike: dict[int, list[str]] = {}  # parts by count: each group sorted by itself is quicker than pairs in one sort
+    by_count: dict[int, list[str]] = {}  # sorting the parts of each count is faster than one sort of pairs
     for part, count in counts.items():
         if count >= min_count:
-            alike.setdefault(count, []).append(part)
-    kept = chain.from_iterable(sorted(alike[count]) for count in sorted(alike, reverse=True))
+            by_count.setdefault(count, []).append(part)
+    kept = chain.from_iterable(sorted(by_count[count]) for count in sorted(by_count, reverse=True))
     return list(islice(kept, None if vocab_size is None else vocab_size - 2))
 
 
-def count_parts(parts: Iterable[Iterable[str]], most_types: int = MOST_TYPES) -> Counter[str]:
-    """Occurrences of each part; beyond `most_types` different ones the rarest are dropped, to bound the memory."""
+def count_parts(parts: Iterable[Iterable[str]], max_types: int = MAX_TYPES) -> Counter[str]:
+    """Occurrences of each part; beyond `max_types` different parts the rarest are dropped, to bound the memory."""
     counts: Counter[str] = Counter()
     for batch in parts:
         counts.update(batch)
         least = 1
-        while len(counts) > most_types:
+        while len(counts) > max_types:
             least += 1
             counts = Counter({part: count for part, count in counts.items() if count >= least})
     return counts
 
 
 def refuse_min_count(kind: str, min_count: int) -> None:
-    """Raise for a frequency cut where nothing can be cut."""
+    """Raise for a `min_count` given to a kind without a list of words."""
     if min_count != 1:
         raise ConfigError(f"got a min_count of {min_count}: the {kind} tokeniser leaves nothing out; leave it at 1.")
 
 
 def refuse_options(kind: str, options: dict[str, Any]) -> None:
-    """Raise for options that a kind does not have."""
+    """Raise for options that the kind does not have."""
     if options:
         raise ConfigError(f"the {kind} tokeniser has no option '{next(iter(options))}'; leave it out.")

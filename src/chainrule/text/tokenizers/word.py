@@ -1,8 +1,8 @@
-"""Words between white space, or words and punctuation by their Unicode kind.
+"""Words between white space, or words and punctuation by their Unicode category.
 
-With `split="unicode"` the usual gap is one space before a word and nothing before any other sign. A gap that is not
-the usual one is told by a mark on the token: `￭word` follows without a space, `␣(` follows a space. A marked token
-has two characters or more, and neither mark can be part of a word, so the marks are never mistaken for text.
+With `split="unicode"` the usual gap is one space before a word and none before any other character. A mark on the token
+records an unusual gap: `￭word` follows without a space, `␣(` follows a space. A marked token has at least two
+characters, and neither mark can be part of a word, so marks are never mistaken for text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import Ids
 from chainrule.text.tokenizers.vocabulary import (
     EOS,
-    MOST_TYPES,
+    MAX_TYPES,
     UNK,
     UNK_PIECE,
     VocabularyTokenizer,
@@ -38,19 +38,20 @@ GLUED, SPACED = "￭", "␣"
 
 
 class Spacing(NamedTuple):
-    """The white space of a line that the tokens do not tell."""
+    """The white space of a line that the tokens do not determine."""
 
     lead: str = ""
-    inner: tuple[str, ...] | None = None  # the white space between words; None when each is one space
+    inner: tuple[str, ...] | None = None  # the white space between words; None if it is always one space
     trail: str = ""
 
 
-@TOKENIZERS.register("word", about="words between white space, or by Unicode kind (split=unicode)")
+@TOKENIZERS.register("word", summary="words between white space, or by Unicode kind (split=unicode)")
 class WordTokenizer(VocabularyTokenizer):
-    """Whole words; the rare ones are unknown. A literal `<unk>` in the text is the unknown token."""
+    """Whole words; rare ones are unknown. A literal `<unk>` in the text is the unknown token."""
 
     kind = "word"
-    remainder = "spacing"
+    word_tokens = True
+    residue_kind = "spacing"
     whole_words = True
 
     def __init__(self, parts: Sequence[str], *, split: str = "space") -> None:
@@ -90,14 +91,14 @@ class WordTokenizer(VocabularyTokenizer):
         tokens = [""] * self.vocab_size
         for part, token in self._index.items():
             tokens[token] = part
-        tokens[UNK], tokens[EOS] = "", "\n"  # a written <unk> is unknown, as everything is that is not in the list
+        tokens[UNK], tokens[EOS] = "", "\n"  # a literal <unk> is looked up like any word outside the vocabulary
         return TokenIndex(tokens, missing=UNK)
 
     def join(self, parts: Sequence[str]) -> str:
         return self.restore(parts, Spacing())
 
     def spacing(self, line: str) -> Spacing:
-        """What `restore` needs besides the parts to give the line back."""
+        """The white space that `restore` needs besides the parts to rebuild the line."""
         core = line.strip()
         lead = line[: len(line) - len(line.lstrip())] if core else line
         trail = line[len(lead) + len(core) :]
@@ -115,25 +116,25 @@ class WordTokenizer(VocabularyTokenizer):
         return f"{spacing.lead}{''.join(spaced)}{spacing.trail}"
 
     def gaps(self, parts: Sequence[str]) -> int:
-        """The number of places with white space between the parts of a line."""
+        """The number of places between the parts of a line that have white space."""
         return sum(self._gapped(parts))
 
     def _gapped(self, parts: Sequence[str]) -> list[bool]:
-        """Whether there is white space before each part; what precedes the first is not between parts."""
+        """Whether there is white space before each part; False for the first."""
         if self._split_name == "space":
             return [number > 0 for number in range(len(parts))]
         return [number > 0 and _follows_space(part) for number, part in enumerate(parts)]
 
 
-def _count(blocks: Iterable[str], split: str, rarest: int) -> Counter[str]:
-    """Occurrences of each part of a text; those that are rarer may be left out."""
+def _count(blocks: Iterable[str], split: str, min_count: int) -> Counter[str]:
+    """Occurrences of each part of a text; parts rarer than `min_count` may be missing."""
     parts_of = _splitter(split)
     if split != "space":
         return count_parts(chain.from_iterable(map(parts_of, block.split("\n"))) for block in blocks)
     from chainrule.base.devices import physical_cores
     from chainrule.text.tokenizers.word_table import count_words
 
-    return count_words(blocks, most_types=MOST_TYPES, threads=physical_cores(), rarest=rarest)
+    return count_words(blocks, max_types=MAX_TYPES, threads=physical_cores(), min_count=min_count)
 
 
 def _splitter(split: str) -> Callable[[str], list[str]]:
@@ -143,7 +144,7 @@ def _splitter(split: str) -> Callable[[str], list[str]]:
 
 
 def _split_unicode(line: str) -> list[str]:
-    """The tokens of a line, each with its mark if the gap before it is not the usual one."""
+    """The tokens of a line, marked where the gap before them is unusual."""
     parts = list(chain.from_iterable(map(_marked, line.split())))
     if parts and _mark(parts[0]):
         parts[0] = parts[0][1:]
@@ -155,7 +156,7 @@ _SPLITS: dict[str, Callable[[str], list[str]]] = {"space": str.split, "unicode":
 
 @lru_cache(1 << 17)
 def _marked(chunk: str) -> tuple[str, ...]:
-    """The tokens of what stands between white space, marked as within a line."""
+    """The tokens of a chunk between white space, marked as inside a line."""
     first, *others = _unicode_parts().findall(chunk)
     glued = (GLUED + part if _is_word(part) else part for part in others)
     return (first if _is_word(first) else SPACED + first, *glued)
@@ -163,9 +164,9 @@ def _marked(chunk: str) -> tuple[str, ...]:
 
 @cache
 def _unicode_parts() -> re.Pattern[str]:
-    """A token: `<unk>`, a word with inner apostrophes and hyphens, or one other sign.
+    """The pattern of a token: `<unk>`, a word with inner apostrophes and hyphens, or one other character.
 
-    Combining marks belong to words (an accent, a Devanagari vowel), which `\\w` alone does not say.
+    Combining marks (an accent, a Devanagari vowel) belong to words, but are not matched by `\\w`.
     """
     marks = (chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("M"))
     letter = f"[\\w{''.join(map(re.escape, marks))}]"
@@ -177,7 +178,7 @@ def _is_word(part: str) -> bool:
 
 
 def _mark(part: str) -> str:
-    """The mark of a token, empty if it has none."""
+    """The mark of a token, "" if it has none."""
     return part[0] if len(part) > 1 and part[0] in (GLUED, SPACED) else ""
 
 

@@ -1,10 +1,8 @@
-"""Vectors of words as the start of a model's embedding, which the training then goes on with.
+"""Word vectors as the initial embedding of a model.
 
-The words of the new vocabulary that the vectors know begin with them, the others with the random start they have. All
-vectors are multiplied by one number, so that they are on average as long as the rows they replace: a model's start is
-made for rows of that length, and where the embedding is the output layer too, longer ones would make it far too sure.
-
-Legend: V tokens of a model, W words with vectors, D width, K tokens found.
+Tokens that have a vector start from it, the others keep their random initialisation. All vectors are scaled by one
+factor so that they are on average as long as the rows they replace: the initialisation of a model assumes that length,
+and where the embedding is also the output layer, longer rows would make the first predictions overconfident.
 """
 
 from __future__ import annotations
@@ -12,14 +10,19 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from chainrule.checkpoint.build import load_model
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import NamedSection, RunConfig, parse
 from chainrule.errors import ConfigError
-from chainrule.inference.embed import WordTable, embedding_of, table_of
+from chainrule.inference.embed import WordTable, table_of
+from chainrule.inference.subject import TextModel
+from chainrule.interop.word2vec import read_vectors
 from chainrule.registry import MODELS
 from chainrule.text.tokenizers import Tokenizer
 
@@ -72,12 +75,10 @@ def read_table(name: str) -> WordTable:
     """The words and vectors of a run's folder, or of a file in one of the formats of word2vec."""
     path = Path(name)
     if path.is_dir():
-        from chainrule.api import load
-
-        return table_of(load(path, device="cpu"))
+        folder = RunFolder(path)
+        name, tokenizer = folder.read_config().model.name, folder.read_tokenizer()
+        return table_of(TextModel(load_model(folder, tokenizer), tokenizer, f"{path} ({name})"))
     _check_file(path)
-    from chainrule.interop.word2vec import read_vectors
-
     read = read_vectors(path)
     return WordTable(read.words, read.vectors_VD)
 
@@ -105,18 +106,12 @@ def _check_file(path: Path) -> None:
         )
 
 
-def _tables(
-    model: nn.Module, tokenizer: Tokenizer, source: Tokenizer | None
-) -> list[tuple[nn.Embedding, Tokenizer, str]]:
-    """The tables of a model, whose tokens they are of, and what to call those."""
-    tables = []
-    if (table := embedding_of(model)) is not None:
-        tables.append((table, tokenizer, "tokens"))
-    own = getattr(model, "source_embedding", None)
-    if isinstance(own, nn.Embedding) and own is not table:
-        tables = [(table, tokenizer, "tokens of the target") for table, tokenizer, _ in tables]
-        tables.append((own, source or tokenizer, "tokens of the source"))
-    return tables
+def _tables(model: Any, tokenizer: Tokenizer, source: Tokenizer | None) -> list[tuple[nn.Embedding, Tokenizer, str]]:
+    """The tables of a model, whose tokens they hold, and what to call those."""
+    target, own = model.word_table, model.source_table
+    if own is None:
+        return [] if target is None else [(target, tokenizer, "tokens")]
+    return [(target, tokenizer, "tokens of the target"), (own, source or tokenizer, "tokens of the source")]
 
 
 def _fill(table: nn.Embedding, vectors: WordTable, tokenizer: Tokenizer, name: str) -> int:

@@ -1,0 +1,31 @@
+"""Which parameters of a model are tables: one row per word, position or bucket, of which a batch uses a few.
+
+Optimisers treat tables differently from the matrices between input and output. A module that holds a table declares it:
+
+    class AddedPositions(HasTables, nn.Module):
+        tables = ("table_CD",)
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+
+class HasTables:
+    """Mixin for modules whose own parameters are tables. An `nn.Embedding` needs no declaration."""
+
+    tables: ClassVar[tuple[str, ...]] = ()  # attribute names of parameters
+    only_tables: ClassVar[bool] = False  # every parameter of the module and of the modules inside it
+
+
+def table_parameters(model: nn.Module) -> set[int]:
+    """The ids of the parameters of a model that are tables."""
+    found: list[object] = []
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            found.append(module.weight)
+        elif isinstance(module, HasTables):
+            found += module.parameters() if module.only_tables else (getattr(module, name) for name in module.tables)
+    return {id(parameter) for parameter in found if isinstance(parameter, nn.Parameter)}

@@ -1,0 +1,54 @@
+"""The base class of all results: exact values for machines, text for people, and the signature of a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from chainrule.base.tables import show_fields
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A record of measured values. A subclass adds fields, whose names are the JSON keys, in order."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the exact values of all fields for JSON, which has no infinity and no NaN: these become None."""
+        return {name: _json_value(value) for name, value in asdict(self).items()}
+
+    def figures(self) -> dict[str, Any]:
+        """Return the values that `show` prints: all but the protocol and nested records; intervals as text."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "protocol"}
+        return {name: _interval(value) for name, value in values.items() if not isinstance(value, dict | list)}
+
+    def show(self) -> str:
+        """Return the figures as text for people."""
+        return show_fields(self.figures())
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _json_value(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_json_value(part) for part in value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _interval(value: Any) -> Any:
+    return f"{value[0]:.2f} to {value[1]:.2f}" if isinstance(value, tuple) else value
+
+
+def format_signature(fields: Mapping[str, object]) -> str:
+    """What a figure was measured with, in one line that ends with the version: equal ones are comparable."""
+    return "|".join(f"{name}:{value}" for name, value in {**fields, "chainrule": package_version()}.items())
+
+
+def package_version() -> str:
+    """Return the version of this package, or "source" if it is not installed."""
+    try:
+        return version("chainrule")
+    except PackageNotFoundError:
+        return "source"

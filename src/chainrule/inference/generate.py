@@ -1,0 +1,228 @@
+"""Continuing a prompt with a language model: greedily, by beam or by sampling, with drafts and stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chainrule.base.devices import physical_cores, threads
+from chainrule.base.modes import evaluating
+from chainrule.decoding import Chooser, Drafted, Greedy, Sample, beam_search, draft_search, generate, stream
+from chainrule.decoding.draft import DRAFT_TOKENS
+from chainrule.decoding.stop_strings import Stops
+from chainrule.errors import ConfigError
+from chainrule.inference.drafts import Draft, check_single, open_draft
+from chainrule.inference.subject import TextModel
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A generated text, with its log-probability in nats where the search knows it."""
+
+    text: str
+    tokens: int
+    log_prob: float | None = None
+    drafted: Drafted | None = None  # statistics of the drafts, where there were some
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How a prompt is continued: greedily, by beam if `num_beams` > 1, or by sampling if one of its options is set."""
+
+    max_new_tokens: int = 200
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    num_return_sequences: int = 1
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop_at_eos: bool | None = None  # None: for word tokenisers only
+    stop: str | Sequence[str] = ()
+    draft: TextModel | str | None = field(default=None, repr=False)  # another model over the same tokens, or "lookup"
+    draft_tokens: int = DRAFT_TOKENS
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are drawn at random."""
+        return any(option is not None for option in (self.temperature, self.top_k, self.top_p))
+
+    def chooser(self) -> Chooser:
+        """How the next token is chosen; a seed repeats the same draws."""
+        if not self.samples:
+            return Greedy()
+        return Sample(
+            1.0 if self.temperature is None else self.temperature,
+            top_k=self.top_k,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            generator=None if self.seed is None else torch.Generator().manual_seed(self.seed),
+        )
+
+    def check(self) -> None:
+        """Refuse combinations that cannot be met."""
+        if self.num_beams > 1 and self.samples:
+            raise ConfigError("num_beams searches, but temperature, top_k and top_p sample; give one or the other")
+        if self.num_return_sequences > max(1, self.num_beams) and not self.samples:
+            raise ConfigError(
+                f"num_return_sequences is {self.num_return_sequences}, but greedy search finds one text and a beam of "
+                f"{self.num_beams} at most {self.num_beams}; sample (temperature=1) or widen the beam"
+            )
+        if self.draft is not None:
+            check_single(self.num_beams, self.num_return_sequences)
+
+
+def generate_texts(subject: TextModel, prompt: str, options: GenerationOptions) -> list[Generated]:
+    """Continuations of a prompt, which is part of the result."""
+    options.check()
+    walk = _Generation(subject, prompt, options)
+    single = options.num_beams * options.num_return_sequences == 1
+    with threads(1 if single else physical_cores()), evaluating(subject.model):
+        return walk.texts()
+
+
+def stream_text(
+    subject: TextModel, prompt: str, options: GenerationOptions, drafted: Drafted | None = None
+) -> Iterator[str]:
+    """The prompt, then its continuation in pieces; joined, they are what `generate_texts` gives.
+
+    `drafted` is kept up to date with the statistics of the drafts.
+    """
+    return _Generation(subject, prompt, options).pieces(drafted)
+
+
+class _Generation:
+    """One prompt and the options to continue it."""
+
+    def __init__(self, subject: TextModel, prompt: str, options: GenerationOptions) -> None:
+        self.subject, self.options = subject, options
+        self.model, self.tokenizer = subject.model, subject.tokenizer
+        self.start_T = torch.as_tensor(self.tokenizer.encode_block(prompt), dtype=torch.int64)
+        self.stops, self.choose = Stops(options.stop), options.chooser()
+        self.eos = self._end_token()
+        self.draft: Draft | None = None if options.draft is None else open_draft(subject, options.draft)
+
+    def _end_token(self) -> int | None:
+        """Lines of words are sentences, so generation ends with one; elsewhere a newline is a character like others.
+
+        An `eos` that is not the newline ends the whole text.
+        """
+        stop = self.options.stop_at_eos
+        if stop is None:
+            stop = self.tokenizer.word_tokens or not self.tokenizer.ends_lines
+        return self.tokenizer.eos if stop else None
+
+    @property
+    def fed_1T(self) -> Tensor:  # noqa: N802
+        """The prompt after the `eos` before it, as one row."""
+        return torch.cat([torch.tensor([self.tokenizer.eos]), self.start_T])[None].to(self.subject.device)
+
+    # Whole texts
+
+    def texts(self) -> list[Generated]:
+        drafted = None if self.draft is None else Drafted()
+        if self.options.num_beams > 1:
+            found = self._beam()
+        elif self.draft is not None:
+            steps = ([token] for token in self._drafted_tokens(self.draft, drafted))
+            found = [(row, None) for row in self._until_stop(steps)]
+        else:
+            found = [(row, None) for row in self._rows()]
+        before = self.start_T.tolist()
+        written = len(self.tokenizer.decode(before))
+        return [
+            Generated(self.stops.cut(self.tokenizer.decode([*before, *new]), written), len(new), log_prob, drafted)
+            for new, log_prob in found
+        ]
+
+    def _beam(self) -> list[tuple[list[int], float | None]]:
+        best = beam_search(
+            self.model,
+            self.model.start(1),
+            self.fed_1T,
+            eos=self.eos,
+            beams=self.options.num_beams,
+            max_new_tokens=self.options.max_new_tokens,
+            length_penalty=self.options.length_penalty,
+            num_return_sequences=self.options.num_return_sequences,
+        )
+        return [(list(one.tokens), one.log_prob) for one in best[0]]
+
+    def _rows(self) -> list[list[int]]:
+        """The new tokens of each text."""
+        eos = self.eos
+        named: dict[str, Any] = {
+            "eos": eos,
+            "bos": self.tokenizer.eos,
+            "max_new_tokens": self.options.max_new_tokens,
+            "choose": self.choose,
+            "num_return_sequences": self.options.num_return_sequences,
+        }
+        if not self.stops:
+            return [row.tolist() for row in generate(self.model, self.start_T, **named)]
+        rows = self._until_stop(token_B.tolist() for token_B in stream(self.model, self.start_T, **named))
+        return [row if eos not in row else row[: row.index(eos) + 1] for row in rows]
+
+    def _until_stop(self, steps: Iterator[list[int]]) -> list[list[int]]:
+        """Rows that grow by one token per step, until every one contains a stop string."""
+        if not self.stops:
+            return [list(row) for row in zip(*steps, strict=True)]
+        line = self._last_line()
+        decode = self.tokenizer.decode
+        return self.stops.until(steps, lambda row: decode([*line, *row]), len(decode(line)))
+
+    # Pieces
+
+    def pieces(self, drafted: Drafted | None) -> Iterator[str]:
+        whole = self.tokenizer.decode(self.start_T.tolist())
+        if whole:
+            yield whole
+        if self.draft is None:
+            walk = stream(
+                self.model,
+                self.start_T,
+                eos=self.eos,
+                bos=self.tokenizer.eos,
+                max_new_tokens=self.options.max_new_tokens,
+                choose=self.choose,
+            )
+            steps: Iterator[int] = (int(token_B[0]) for token_B in walk)
+        else:
+            steps = self._drafted_tokens(self.draft, drafted)
+        pieces = self._new_text(steps)
+        yield from self.stops.pieces(pieces) if self.stops else pieces
+
+    def _new_text(self, steps: Iterator[int]) -> Iterator[str]:
+        """The text of tokens that come one by one after the prompt, in pieces of whole characters."""
+        line = self._last_line()
+        shown = self.tokenizer.decode(line)
+        for token in steps:
+            line.append(token)
+            text = self.tokenizer.decode(line)
+            if text.startswith(shown) and not text.endswith("\ufffd") and text != shown:
+                yield text[len(shown) :]
+                shown = text
+            if line[-1] == self.tokenizer.eos:
+                line, shown = [], ""
+
+    def _drafted_tokens(self, draft: Draft, record: Drafted | None) -> Iterator[int]:
+        return draft_search(
+            self.model,
+            self.model.start(1),
+            self.fed_1T,
+            draft.for_text(),
+            eos=self.eos,
+            max_new_tokens=self.options.max_new_tokens,
+            choose=self.choose,
+            draft_tokens=self.options.draft_tokens,
+            record=record,
+        )
+
+    def _last_line(self) -> list[int]:
+        """The tokens of the prompt after its last eos."""
+        tokens: list[int] = self.start_T.tolist()
+        last = next((index for index in range(len(tokens) - 1, -1, -1) if tokens[index] == self.tokenizer.eos), -1)
+        return tokens[last + 1 :]

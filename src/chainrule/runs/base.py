@@ -1,0 +1,202 @@
+"""A run: a trained model with its tokeniser and its folder. What it can do comes with the run class of its task."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from chainrule.base.arrays import Array
+from chainrule.base.devices import choose_device, physical_cores
+from chainrule.base.progress import Progress
+from chainrule.checkpoint.build import adjust, load_model
+from chainrule.checkpoint.folder import RunFolder
+from chainrule.config import RunConfig
+from chainrule.errors import ConfigError
+from chainrule.evaluation.measurement import Measurement
+from chainrule.inference.embed import Neighbour, Pooling, WordTable, embed_lines, table_of
+from chainrule.inference.subject import TextModel
+from chainrule.registry import MODELS, RUNS
+from chainrule.tasks.task import Corpus, Task, model_task
+from chainrule.text.tokenizers import Tokenizer
+
+Paths = str | Path | Sequence[str | Path]
+
+
+class MissingVerbError(ConfigError, AttributeError):
+    """A run was asked for a verb that does not apply to its model."""
+
+
+class Run:
+    """What all runs share: folder, configuration, model, information, and vectors where the model has some."""
+
+    verbs: ClassVar[tuple[str, ...]] = ("info", "embed", "neighbours")  # on the command line
+    shows_output: ClassVar[bool] = True  # whether the model has an output layer to choose
+
+    def __init__(self, path: str | Path, *, device: str = "auto") -> None:
+        self.folder = RunFolder(path)
+        self.config: RunConfig = self.folder.read_config()
+        self.device = choose_device(device)
+        self.corpus: Corpus | None = None  # what it was trained on, if that was in this process
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder.path)!r}, model={self.config.model.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Folder and model, for messages."""
+        return f"{self.folder.path} ({self.config.model.name})"
+
+    @property
+    def task(self) -> Task:
+        """The task of its model."""
+        return model_task(self.config.model.name)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokeniser of its text, or of its target."""
+        return self.folder.read_tokenizer()
+
+    @cached_property
+    def model(self) -> Any:
+        """The trained model, in evaluation mode; loaded when it is first used."""
+        if torch.get_num_threads() != physical_cores():
+            torch.set_num_threads(physical_cores())
+        return load_model(self.folder, self.tokenizer).to(self.device)
+
+    @property
+    def subject(self) -> TextModel:
+        """Model and tokeniser, as inference takes them."""
+        return TextModel(self.model, self.tokenizer, self.name)
+
+    def keep(self, model: Any, corpus: Corpus | None) -> None:
+        """Use a model that was just trained, and its data, instead of loading them again."""
+        if corpus is not None:
+            self.tokenizer, self.corpus = corpus.tokenizer, corpus
+        if model is not None:
+            self.model = model.to(self.device)
+
+    @property
+    def is_main_process(self) -> bool:
+        """False in all but one of the processes that torchrun starts."""
+        return int(os.environ.get("RANK", "0")) == 0
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The result of the training; empty while it is unfinished."""
+        return self.folder.read_result() or {}
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of the model."""
+        count: int = self.model.parameter_count
+        return count
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Eight bytes that change with the weights or the tokeniser."""
+        digest = hashlib.blake2b(digest_size=8)
+        with self.folder.model_path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+        digest.update(self.tokenizer.fingerprint.encode())
+        return digest.digest()
+
+    def adjust(self, **options: Any) -> None:
+        """Set options of the model that need no training, such as gamma of `hybrid`; the folder is not changed."""
+        adjust(self.model, options)
+
+    def validation(self) -> Measurement:
+        """What a training reports of its validation data when it has ended."""
+        raise TypeError(f"{type(self).__name__} must define validation")
+
+    def info(self) -> dict[str, Any]:
+        """Model, tokeniser, size, result of the training, and signature."""
+        trained = MODELS.get(self.config.model.name).make.fitting == "gradients"
+        return {
+            "run": str(self.folder.path),
+            "model": self.config.model.name,
+            **({"output": self.config.output.name} if trained and self.shows_output else {}),
+            "tokenizer": self.tokenizer.kind,
+            "vocab_size": self.tokenizer.vocab_size,
+            "parameters": self.parameters,
+            **{key: value for key, value in self.result.items() if key not in ("parameters", "budget")},
+            "signature": self.folder.read_signature(),
+        }
+
+    # Vectors
+
+    def embed(
+        self, lines: Iterable[str], *, pooling: Pooling = "mean", normalise: bool = False, layer: int | None = None
+    ) -> Array:
+        """One vector per line, ND in float32: those of its tokens pooled by mean, max, first or last."""
+        found = list(embed_lines(self.subject, lines, pooling=pooling, normalise=normalise, layer=layer))
+        return np.stack(found) if found else np.zeros((0, 0), np.float32)
+
+    @cached_property
+    def word_table(self) -> WordTable:
+        """The words of the run and their vectors."""
+        return table_of(self.subject)
+
+    def neighbours(self, word: str, top: int = 10) -> list[Neighbour]:
+        """The words whose vectors have the largest cosine with that of a word."""
+        return self.word_table.neighbours(word, top)
+
+    def analogy(self, a: str, b: str, c: str, top: int = 10) -> list[Neighbour]:
+        """The words nearest to a - b + c: king - man + woman."""
+        return self.word_table.analogy(a, b, c, top)
+
+    # Verbs of other runs
+
+    def missing(self, verb: str) -> MissingVerbError:
+        """The error for a verb that this run does not have."""
+        models = [entry.name for entry in MODELS.entries() if verb in RUNS.get(entry.task).make.verbs]
+        usable = f"{verb} works with {', '.join(models)}; " if models else ""
+        return MissingVerbError(f"{self.name} has no {verb}; {usable}this run has {', '.join(self.verbs)}")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property failed with an AttributeError of its own
+                return object.__getattribute__(self, name)
+            if not name.startswith("_") and any(hasattr(entry.make, name) for entry in RUNS.entries()):
+                raise self.missing(name)
+            raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
+
+
+class EvaluatedRun(Run):
+    """A run that is measured on data."""
+
+    verbs: ClassVar[tuple[str, ...]] = ("eval", *Run.verbs)
+    unit: ClassVar[str] = "tokens"  # what the progress of a measurement counts
+
+    def evaluate(self, texts: Paths, *, progress: Progress | None = None) -> Any:
+        """The measures of the run on data, with protocol and signature."""
+        raise TypeError(f"{type(self).__name__} must define evaluate")
+
+    def evaluate_held_out(self) -> Any:
+        """The same on the validation data of the training: those given, or those held out."""
+        raise TypeError(f"{type(self).__name__} must define evaluate_held_out")
+
+    def check_evaluate(self, options: Mapping[str, Any]) -> None:
+        """Refuse options that `evaluate` does not take."""
+        known = self.evaluate_options()
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"--{name.replace('_', '-')} does not apply to {self.name}; leave it out")
+
+    def evaluate_options(self) -> set[str]:
+        """The names of the options that `evaluate` takes."""
+        return set(inspect.signature(self.evaluate).parameters)
+
+
+def path_strings(paths: Paths) -> list[str]:
+    """One path or several as a list of strings."""
+    return [str(paths)] if isinstance(paths, str | Path) else [str(path) for path in paths]

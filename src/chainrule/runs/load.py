@@ -1,0 +1,41 @@
+"""From a folder to the run class of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chainrule.checkpoint.folder import RunFolder
+from chainrule.errors import ConfigError
+from chainrule.registry import MODELS, RUNS
+from chainrule.runs.base import Run
+
+R = TypeVar("R", bound=Run)
+
+
+def load(path: str | Path, *, device: str = "auto", settings: Mapping[str, Any] | None = None) -> Run:
+    """The run in a folder, as the class of its task: a TranslatorRun, for example.
+
+    `settings` are nested as in config.toml and change options that need no training: {"model": {"gamma": 0.2}}.
+    """
+    model = RunFolder(path).read_config().model.name
+    run: Run = RUNS.get(MODELS.get(model).task).make(path, device=device)
+    for section, options in (settings or {}).items():
+        if section != "model" or not isinstance(options, Mapping):
+            raise ConfigError(
+                f"--set {section} is for training; of a finished run some options of the model can be set, such as "
+                "--set model.gamma=0.2"
+            )
+        run.adjust(**options)
+    return run
+
+
+def load_for(
+    verb: str, kind: type[R], path: str | Path, *, device: str = "auto", settings: Mapping[str, Any] | None = None
+) -> R:
+    """The run in a folder, which must be of a kind that has `verb`."""
+    run = load(path, device=device, settings=settings)
+    if not isinstance(run, kind):
+        raise run.missing(verb)
+    return run

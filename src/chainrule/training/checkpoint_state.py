@@ -1,0 +1,73 @@
+"""The state of a training as named tensors and plain values, so that resuming is bit-exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from chainrule.types import State, map_state
+
+
+def optimizer_tensors(optimizers: list[Optimizer]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the plain values of the optimisers' states."""
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for number, optimizer in enumerate(optimizers):
+        for index, slots in optimizer.state_dict()["state"].items():
+            for slot, value in slots.items():
+                kept = tensors if isinstance(value, Tensor) else values
+                kept[f"optimizer/{number}/{index}/{slot}"] = value
+    return tensors, values
+
+
+def restore_optimizers(optimizers: list[Optimizer], tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+    """Restore what `optimizer_tensors` gave."""
+    states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
+    for name, value in {**tensors, **values}.items():
+        if name.startswith("optimizer/"):
+            _, number, index, slot = name.split("/", 3)
+            states[int(number)].setdefault(int(index), {})[slot] = value
+    for optimizer, state in zip(optimizers, states, strict=True):
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def state_tensors(state: State) -> dict[str, Tensor]:
+    """The tensors of a carried state, numbered in the order of traversal."""
+    met: list[Tensor] = []
+    map_state(lambda tensor: met.append(tensor) or tensor, state)  # type: ignore[func-returns-value]
+    # Cloned: two parts of a state may be views of one tensor, and a file stores each tensor separately.
+    return {f"state/{number}": tensor.clone() for number, tensor in enumerate(met)}
+
+
+def restore_state(like: State, tensors: dict[str, Tensor]) -> State:
+    """A state like `like` with the saved tensors."""
+    numbers = iter(range(len(tensors)))
+    return map_state(lambda tensor: tensors[f"state/{next(numbers)}"].to(tensor.device), like)
+
+
+class Average:
+    """The running mean of a model's weights (Polyak averaging)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def add(self, model: nn.Module) -> None:
+        self.count += 1
+        for name, parameter in model.named_parameters():
+            if self.count == 1:
+                self.mean[name] = parameter.detach().clone()
+            else:
+                self.mean[name].lerp_(parameter.detach(), 1.0 / self.count)
+
+    @torch.no_grad()
+    def swap(self, model: nn.Module) -> None:
+        """Exchange the model's weights with the mean; a second call restores them."""
+        for name, parameter in model.named_parameters():
+            mean = self.mean[name].clone()
+            self.mean[name].copy_(parameter.detach())
+            parameter.copy_(mean)

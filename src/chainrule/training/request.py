@@ -1,0 +1,61 @@
+"""The configuration of a training from a file, named options and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chainrule.checkpoint.folder import RunFolder
+from chainrule.config import RunConfig, merge, parse, read_toml
+from chainrule.errors import ConfigError
+from chainrule.registry import MODELS
+from chainrule.tasks.task import form_for_data
+
+
+def make_config(file: str | Path | None, named: Mapping[str, Any], settings: Mapping[str, Any]) -> RunConfig:
+    """A run's configuration: a file, then named options, then settings; later ones win."""
+    values = merge(read_toml(file) if file else {}, _without_empty(named))
+    values = merge(values, settings)
+    if name := values.get("model", {}).get("name"):
+        values = merge(values, {"model": {"name": form_for_data(name, values.get("data", {}).get("train", ()))}})
+    if values.get("init"):
+        names = (values.get(section, {}).get(key) for section, key in (("model", "name"), ("tokenizer", "kind")))
+        values = merge(_from_run(Path(values["init"]), *names), values)
+    values["model"] = {"name": "lstm", **values.get("model", {})}
+    objective = MODELS.get(values["model"]["name"]).objective or "likelihood"
+    for section, default in (("output", "softmax"), ("objective", objective)):
+        values[section] = {"name": default, **values.get(section, {})}
+    return parse(RunConfig, values)
+
+
+def _from_run(path: Path, model: str | None, tokenizer: str | None) -> dict[str, Any]:
+    """What a run takes over from the run it starts from: tokeniser, model and output layer."""
+    start = RunFolder(path).read_config()
+    if model is not None and model != start.model.name:
+        raise ConfigError(
+            f"--init {path} holds the model {start.model.name}, but --model is {model}; leave --model out, or --init"
+        )
+    if tokenizer is not None and tokenizer != start.tokenizer.kind:
+        raise ConfigError(
+            f"--init {path} has the tokeniser {start.tokenizer.kind}, to which its weights belong, but --tokenizer is "
+            f"{tokenizer}; leave --tokenizer out, or --init"
+        )
+    taken = start.model_dump(mode="json", exclude_none=True, include={"tokenizer", "model", "output"})
+    return {"data": {"prefix": start.data.prefix} if start.data.prefix else {}, **taken}
+
+
+def default_folder(config: RunConfig) -> Path:
+    """runs/MODEL-TEXT."""
+    return Path("runs") / f"{config.model.name}-{text_name(config.data.train[0] if config.data.train else 'text')}"
+
+
+def text_name(source: str | Path) -> str:
+    """A short name for a text, fit for a folder: dir/book.txt.gz -> book."""
+    return "stdin" if str(source) == "-" else Path(str(source)).name.partition(".")[0].replace(":", "-")
+
+
+def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The given options, at every depth."""
+    kept = {key: _without_empty(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    return {key: value for key, value in kept.items() if value not in (None, {}, [])}

@@ -1,0 +1,59 @@
+"""`chainrule compare` with a recipe: the table and the chart of quality against time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from builders import pairs_text
+from commands import chainrule
+
+RECIPE = """
+[tokenizer]
+kind = "char"
+
+[[contenders]]
+name = "bigram"
+model = { name = "ngram", order = 2 }
+
+[[contenders]]
+name = "trigram"
+model = { name = "ngram", order = 3 }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.txt").write_text(pairs_text(60))
+    (tmp_path / "test.txt").write_text(pairs_text(10, seed=5))
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def test_a_recipe_is_drawn_and_printed(folder: Path) -> None:
+    plot = folder / "charts" / "quality.svg"
+    command = ["compare", folder / "train.txt", "--config", folder / "recipe.toml", "--test", folder / "test.txt"]
+    command += ["--valid", folder / "test.txt", "--out", folder / "runs", "--plot", plot]
+    done = chainrule(*command)
+    assert done.code == 0, done.err
+    header, _, *rows = done.out.splitlines()
+    assert header.startswith("| model | ")
+    assert [row.split(" | ")[0] for row in rows] == ["| bigram", "| trigram"]
+    drawn = ElementTree.parse(plot).getroot()
+    assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+    text = " ".join("".join(node.itertext()) for node in drawn.iter())
+    assert "bigram" in text
+    assert "trigram" in text
+    again = chainrule(*command, "--only", "trigram", "--json")
+    assert [point["name"] for point in json.loads(again.out)] == ["trigram"]
+
+
+def test_without_models_and_without_a_recipe_there_is_nothing_to_compare(folder: Path) -> None:
+    done = chainrule("compare", folder / "train.txt", "--out", folder / "runs")
+    assert (done.code, done.err) == (
+        2,
+        "chainrule: nothing to compare: give --models lstm,ngram, or a recipe with contenders as --config\n",
+    )
