@@ -1,7 +1,4 @@
-"""Small Hugging Face folders with random weights and real tokenisers, as transformers saves them.
-
-Legend: B batch, T time.
-"""
+"""Small Hugging Face folders with random weights and real tokenisers, saved by transformers."""
 
 from __future__ import annotations
 
@@ -87,8 +84,8 @@ def unigram(size: int = 220) -> Any:
 
 
 @torch.no_grad()
-def stirred(model: Any, by: float = 0.2, seed: int = 1) -> Any:
-    """A model in which every weight matters, norms and biases too."""
+def perturbed(model: Any, by: float = 0.2, seed: int = 1) -> Any:
+    """The model with noise added to every weight, so that norms and biases matter too."""
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
         if "embed_positions" not in name or parameter.requires_grad:
@@ -107,21 +104,21 @@ def saved(model: Any, tokenizer: Any, folder: Path, **settings: Any) -> Path:
 
 
 def change_config(folder: Path, **changes: Any) -> None:
-    """Other values in config.json; ... takes one away."""
+    """Change values in config.json; ... removes one."""
     file = folder / "config.json"
     values = {**json.loads(file.read_text()), **changes}
     file.write_text(json.dumps({name: value for name, value in values.items() if value is not ...}))
 
 
-def sentence(of: Any, *arguments: Any, **options: Any) -> str:
-    """What is told when something is refused."""
+def error_message(of: Any, *arguments: Any, **options: Any) -> str:
+    """The message of the error that a call raises."""
     with pytest.raises(ChainruleError) as error:
         of(*arguments, **options)
     return str(error.value)
 
 
 def hidden_states(blocks: Any, run: Any) -> list[torch.Tensor]:
-    """What comes out of each block while `run()` runs; hooks would miss blocks whose `forward` is called by name."""
+    """The outputs of each block during `run()`; hooks would miss blocks whose `forward` is called by name."""
     found: list[torch.Tensor] = []
 
     def watched(forward: Any) -> Any:
@@ -140,7 +137,7 @@ def hidden_states(blocks: Any, run: Any) -> list[torch.Tensor]:
     return found
 
 
-def furthest(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest difference."""
+def max_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest absolute difference."""
     assert ours.shape == theirs.shape
     return float((ours - theirs).abs().max())

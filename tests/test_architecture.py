@@ -138,7 +138,7 @@ def test_every_file_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", MODELS.names())
 def test_every_model_has_its_page(name: str) -> None:
-    page = DOCS / "models" / f"{MODELS.get(name).about['family']}.md"
+    page = DOCS / "models" / f"{MODELS.get(name).family}.md"
     assert page.exists(), f"docs/models has no {page.name}"
     assert f"`{name}`" in page.read_text(encoding="utf-8"), f"{page.name} does not speak of `{name}`"
 
@@ -151,4 +151,4 @@ def test_every_verb_has_its_page(verb: str) -> None:
 def test_the_laws_hold_every_language_model() -> None:
     from builders import LANGUAGE_MODELS
 
-    assert {entry.name for entry in MODELS.entries() if entry.about["task"] == "lm"} == set(LANGUAGE_MODELS)
+    assert {entry.name for entry in MODELS.entries() if entry.task == "lm"} == set(LANGUAGE_MODELS)

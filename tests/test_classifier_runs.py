@@ -17,7 +17,7 @@ import chainrule as cr
 from chainrule.errors import ConfigError, DataError
 from chainrule.runs.labels import ClassifierRun
 from chainrule.text.formats.labels import LabelledFiles
-from chainrule.training.fit import Listener
+from chainrule.training.fitting.fitting import TrainingListener
 from commands import chainrule
 
 GOOD, BAD = ("good", "fine", "nice", "great"), ("bad", "sad", "awful", "grim")
@@ -134,7 +134,7 @@ def test_a_stopped_training_goes_on_exactly(desk: Path, tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     weights = []
-    for name, listener in (("whole", Listener()), ("broken", Listener(update=stop))):
+    for name, listener in (("whole", TrainingListener()), ("broken", TrainingListener(update=stop))):
         for _ in range(2 if name == "broken" else 1):
             train(desk / "train.tsv", out=tmp_path / name, listener=listener, **options)
         weights.append((tmp_path / name / "model.safetensors").read_bytes())
@@ -194,7 +194,7 @@ def test_held_out_texts_are_drawn_from_everywhere(desk: Path, tmp_path: Path) ->
 
 def test_long_texts_are_cut_aloud(desk: Path, tmp_path: Path) -> None:
     notes: list[str] = []
-    listener = Listener(note=notes.append)
+    listener = TrainingListener(note=notes.append)
     made = train(desk / "train.tsv", encoder="bert", positions=6, steps=2, out=tmp_path / "run", listener=listener)
     lengths = [len(text.split()) + 1 for _, text in texts(300, 1)]
     cut = sum(length > 6 for length in lengths)

@@ -165,7 +165,7 @@ def test_train_reports_on_standard_output_alone(chainrule: Call, place: Path, tm
     assert first.err.splitlines() == ["tokeniser: char"]
     again = chainrule(*arguments, "--out", tmp_path / "one")
     assert again.err.splitlines()[0] == (
-        f"{tmp_path / 'one'} is finished already; choose another --out, or a larger budget to train on"
+        f"{tmp_path / 'one'} is already finished; choose another --out, or give a larger budget to train longer"
     )
     fields = dict(line.split("  ", 1) for line in again.out.splitlines())
     assert fields["steps"].strip() == "5"
@@ -304,7 +304,7 @@ def test_compare_prints_one_leaderboard_and_trains_nothing_twice(chainrule: Call
     assert len(weights) == 2
     again = chainrule("compare", place / "pairs.txt", *options, "--markdown")
     assert {path: path.stat().st_mtime_ns for path in weights} == weights
-    assert again.err.count("is finished already") == 2
+    assert again.err.count("is already finished") == 2
     assert again.out.splitlines()[2].split("|")[1].strip() == rows[0]["model"]
 
 
@@ -389,7 +389,7 @@ def test_messages_of_wrong_values_and_combinations(chainrule: Call, run: Path, p
     line = refused(chainrule("train", place / "pairs.txt", "--set", "nonsense"))
     assert line == "--set got 'nonsense'; expected KEY=VALUE, for example --set model.hidden=200"
     line = refused(chainrule("generate", run, "--num-beams", 3, "--temperature", 1))
-    assert line == "num_beams searches and temperature, top_k and top_p sample; give one or the other"
+    assert line == "num_beams searches, but temperature, top_k and top_p sample; give one or the other"
     line = refused(chainrule("generate", run, "--num-return-sequences", 3))
     assert line == (
         "num_return_sequences is 3, but greedy search finds one text and a beam of 1 at most 1; "
@@ -403,7 +403,7 @@ def test_message_of_other_options_for_the_same_folder(chainrule: Call, run: Path
     before = (run / "model.safetensors").read_bytes()
     line = refused(chainrule("train", place / "pairs.txt", "--tokenizer", "char", "--model", "gru", "--out", run))
     assert line.startswith(f"{run} was made with other options (")
-    assert line.endswith("); repeat the command it was made with to go on, or choose another --out")
+    assert line.endswith("); rerun the command it was made with to resume, or choose another --out")
     assert (run / "model.safetensors").read_bytes() == before
 
 
@@ -411,6 +411,6 @@ def test_messages_of_a_missing_run_and_a_missing_text(chainrule: Call, run: Path
     gone = tmp_path / "gone"
     assert refused(chainrule("info", gone)) == (f"no run at {gone}; train one with: chainrule train TEXT --out {gone}")
     assert refused(chainrule("eval", tmp_path, run / "signature")) == (
-        f"{tmp_path} is not a run: it has no config.toml; give the folder that train made with --out"
+        f"{tmp_path} is not a run: it has no config.toml; give a folder that chainrule train made"
     )
     assert str(gone) in refused(chainrule("eval", run, gone))

@@ -12,7 +12,7 @@ from builders import pairs_text
 from chainrule.errors import ConfigError
 from chainrule.experiments.compare import Contender, Row, compare, parse_contenders
 from chainrule.registry import MODELS
-from chainrule.training.fit import Listener
+from chainrule.training.fitting.fitting import TrainingListener
 
 SMALL: dict[str, Any] = {"training": {"batch_size": 8, "length": 8, "device": "cpu", "validations": 1, "lr": 0.02}}
 NETWORKS = ("lstm(embedding=8, hidden=8, layers=1)", "average(embedding=4)")
@@ -124,7 +124,7 @@ def test_the_mixture_takes_the_best_of_each_kind_and_is_no_worse(place: Path, tm
     assert list(cr.load(mixture).result["weights"]) == ["0:ngram", f"1:{best}"]
 
     notes: list[str] = []
-    again = run(place, [*COUNTED, *NETWORKS], tmp_path, mix=True, listener=Listener(note=notes.append))
+    again = run(place, [*COUNTED, *NETWORKS], tmp_path, mix=True, listener=TrainingListener(note=notes.append))
     assert {row.model: row.bits_per_byte for row in again} == pytest.approx(bits, nan_ok=True)
     assert sum("is finished already" in note for note in notes) == 6
 

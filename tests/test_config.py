@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from chainrule.api import make_config
 from chainrule.base.devices import choose_device, physical_cores
 from chainrule.config import (
     DataConfig,
@@ -22,8 +21,9 @@ from chainrule.config import (
     write_toml,
 )
 from chainrule.errors import ConfigError
-from chainrule.tasks.presets import Size, resolve
+from chainrule.tasks.presets import resolve
 from chainrule.text.tokenizers.fit import choose_tokenizer
+from chainrule.training.request import make_config
 
 
 def test_a_configuration_written_and_read_is_the_same(tmp_path: Path) -> None:
@@ -82,16 +82,15 @@ def test_an_invalid_value_has_a_one_line_message(values: dict[str, object], sent
 
 def test_presets_keep_given_options_and_choose_the_others() -> None:
     given = parse(RunConfig, {"model": {"name": "lstm", "hidden": 33}, "training": {"steps": 5, "length": 11}})
-    options = {"embedding", "hidden", "dropout"}
-    chosen = resolve(given, Size(10_000, 60), options)
+    chosen = resolve(given, task_of(given), size := CorpusSize(10_000, 60))
     assert (chosen.model.options["hidden"], chosen.training.length, chosen.training.steps) == (33, 11, 5)
     assert chosen.training.batching == "stream"
     assert None not in (chosen.training.batch_size, chosen.training.lr)
     assert (chosen.training.minutes, chosen.training.epochs) == (None, None)
-    windowed = resolve(given, Size(10_000, 60), {*options, "context"})
-    assert windowed.training.batching == "blocks"
-    endless = resolve(parse(RunConfig, {}), Size(10_000, 60), options)
-    assert endless.training.minutes is not None
+    windowed = parse(RunConfig, {"model": {"name": "transformer"}})
+    assert resolve(windowed, task_of(windowed), size).training.batching == "blocks"
+    without_budget = parse(RunConfig, {})
+    assert resolve(without_budget, task_of(without_budget), size).training.minutes is not None
 
 
 def test_the_tokeniser_is_chosen_from_the_text() -> None:

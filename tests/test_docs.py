@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 import chainrule as cr
-from chainrule.api import make_config
 from chainrule.cli.main import _repeat, app
 from chainrule.config import (
     DataConfig,
@@ -34,7 +33,9 @@ from chainrule.experiments.mix import Ingredients
 from chainrule.experiments.speed_quality import read_entries
 from chainrule.models.language_model import LanguageModelConfig
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS, TOKENIZERS
-from chainrule.training.fit import Fitted, fit
+from chainrule.training.fit import fit
+from chainrule.training.fitting.fitting import Fitted
+from chainrule.training.request import make_config
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -237,7 +238,7 @@ def test_every_verb_has_its_page_with_every_option(verb: str) -> None:
 
 @pytest.mark.parametrize("entry", MODELS.entries(), ids=lambda entry: entry.name)
 def test_every_model_stands_on_the_page_of_its_family(entry: Any) -> None:
-    page = _page("models", f"{entry.about['family']}.md")
+    page = _page("models", f"{entry.family}.md")
     assert f"`{entry.name}`" in page
     assert _missing(entry.make.Config, page, without=LanguageModelConfig) == []
 

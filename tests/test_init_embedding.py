@@ -16,7 +16,7 @@ from chainrule.config import RunConfig
 from chainrule.errors import ConfigError
 from chainrule.inference.embed import WordTable
 from chainrule.text.tokenizers.word import WordTokenizer
-from chainrule.training.fit import Listener
+from chainrule.training.fitting.fitting import TrainingListener
 from chainrule.training.init.embedding import matches, read_table, start_from, width_of, with_width
 
 WORDS = ["the", "Cat", "sat", "cat", "mouse"]
@@ -163,7 +163,7 @@ def test_trainings_start_from_a_run(tmp_path: Path) -> None:
         "settings": {"model": shape, "training": training},
         "steps": 1,
         "init_embedding": tmp_path / "first",
-        "listener": Listener(note=notes.append),
+        "listener": TrainingListener(note=notes.append),
     }
     second = cr.train(text, model="gru", tokenizer="char", seed=2, out=tmp_path / "second", **options)
     assert second.config.model.options["embedding"] == 6

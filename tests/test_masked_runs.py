@@ -22,9 +22,9 @@ from chainrule.config import RunConfig, read_toml
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
 from chainrule.runs.masked import MaskedRun, load_masked
 from chainrule.tasks.language_model import Listener as CorpusListener
-from chainrule.tasks.language_model import open_text_corpus
+from chainrule.tasks.text_corpus import open_text_corpus
 from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
-from chainrule.training.fit import Listener
+from chainrule.training.fitting.fitting import TrainingListener
 from chainrule.types import Vocabulary
 
 SHAPE = {"width": 16, "layers": 1, "heads": 2, "positions": 16, "dropout": 0.1}
@@ -100,7 +100,7 @@ def test_a_training_that_is_broken_off_ends_as_if_unbroken(text: Path, tmp_path:
 
     fitted(text, unbroken, 40, training=often)
     with pytest.raises(StopError):
-        fitted(text, broken, 40, training=often, listener=Listener(update=stop))
+        fitted(text, broken, 40, training=often, listener=TrainingListener(update=stop))
     checkpoint = RunFolder(broken).read_checkpoint()
     assert checkpoint is not None
     assert 10 < checkpoint.values["step"] < 25

@@ -21,9 +21,9 @@ from chainrule.evaluation.text import SCORES_ONLY
 from chainrule.experiments.demo import builtin_text
 from chainrule.experiments.mix import mix
 from chainrule.report import leaderboard
-from chainrule.tasks.language_model import training_texts
+from chainrule.tasks.text_corpus import training_texts
 from chainrule.text.readers import Texts, open_texts
-from chainrule.training.fit import Listener
+from chainrule.training.fitting.fitting import TrainingListener
 from engines.ngram.naive import Stream, reference
 
 EVERY_WORD = {"tokenizer": {"min_count": 1}}
@@ -123,7 +123,7 @@ def test_the_same_command_again_finds_it_done(words: cr.Run, place: Path) -> Non
 
 
 def note(notes: list[str]) -> Listener:
-    return Listener(note=notes.append)
+    return TrainingListener(note=notes.append)
 
 
 @pytest.mark.parametrize("kept", [(), ("result.json",)], ids=["killed while counting", "the model deleted"])

@@ -17,7 +17,7 @@ from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import ChainruleError
 from chainrule.runs.translator import TranslatorRun
 from chainrule.text.readers import lines_in
-from chainrule.training.fit import Listener
+from chainrule.training.fitting.fitting import TrainingListener
 from chainrule.training.loop import Update
 
 SMALL: dict[str, Any] = {"embedding": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 16}
@@ -32,7 +32,7 @@ def train(*paths: Path, out: Path, steps: int = 2, note: list[str] | None = None
         settings[name] = {**settings.get(name, {}), **given.pop(section, {})}
     options = {"model": "seq2seq-transformer", "tokenizer": "char", "device": "cpu", **given}
     if "listener" not in options:
-        options["listener"] = Listener(note=[].append if note is None else note.append)
+        options["listener"] = TrainingListener(note=[].append if note is None else note.append)
     run = cr.train(*paths, out=out, steps=steps, settings=settings, **options)
     assert isinstance(run, TranslatorRun)
     return run
@@ -179,7 +179,7 @@ def test_a_training_that_was_stopped_ends_as_if_unbroken(paths: tuple[Path, Path
             os.kill(os.getpid(), signal.SIGINT)
 
     for finished in (False, False, True):
-        broken = train(*paths, out=tmp_path / "broken", listener=Listener(update=stop), **options)
+        broken = train(*paths, out=tmp_path / "broken", listener=TrainingListener(update=stop), **options)
         assert bool(broken.result) is finished
     assert stops == [15, 45]
     ours, theirs = everything(unbroken), everything(broken)

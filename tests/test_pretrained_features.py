@@ -29,7 +29,7 @@ from chainrule.layers.encoders.pretrained import PretrainedFeatures
 from chainrule.models.translator import PretrainedConfig
 from chainrule.runs.translator import TranslatorRun
 from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
-from chainrule.training.fit import Listener
+from chainrule.training.fitting.fitting import TrainingListener
 from chainrule.types import Source, Vocabulary
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -210,7 +210,7 @@ def test_the_source_is_read_by_the_tokeniser_of_the_encoder(
     paths: tuple[Path, Path], folder: Path, tmp_path: Path
 ) -> None:
     told: list[str] = []
-    run = train(*paths, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=Listener(note=told.append))
+    run = train(*paths, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=TrainingListener(note=told.append))
     file = folder / "tokenizer.json"
     assert told[:2] == [f"tokeniser of the source: {file}", "tokeniser of the target: char"]
     assert run.source_tokenizer.fingerprint == HuggingFaceTokenizer.from_file(file).fingerprint
@@ -269,7 +269,7 @@ def test_lines_longer_than_the_encoder_reads(tmp_path: Path) -> None:
     good = [(source, target) for source, target in letter_pairs(60) if max(len(source), len(target)) <= 6]
     mixed = write_pairs(tmp_path, [("a b c d e f g", "A"), ("a b c d e f", "A"), *good], "mixed")
     told: list[str] = []
-    run = train(*mixed, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=Listener(note=told.append))
+    run = train(*mixed, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=TrainingListener(note=told.append))
     assert [note for note in told if "left out" in note] == [
         f"{math.floor((len(good) + 2) * 0.95) - 1} pairs; left out: 1 too long"
     ]

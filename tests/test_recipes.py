@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from chainrule.api import load, make_config, train
+from chainrule.api import load, train
 from chainrule.config import merge, parse, parse_settings, read_toml
-from chainrule.experiments.speed_quality import read_entries, measure_tradeoffs
+from chainrule.experiments.speed_quality import measure_tradeoffs, read_entries
 from chainrule.registry import MODELS
 from chainrule.runs.translator import TranslatorRun
 from chainrule.tasks.language_model import reads_pairs
 from chainrule.text.samples.phrases import write_phrase_pairs
+from chainrule.training.request import make_config
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "<unk>", "and", "dog", "ran")

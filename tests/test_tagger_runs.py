@@ -14,7 +14,7 @@ from chainrule.evaluation.tags import find_spans
 from chainrule.runs.labels import TaggerRun
 from chainrule.text.formats.tags import TaggedFiles
 from chainrule.text.samples.labels import tagged_sentences, write_tagged_phrases
-from chainrule.training.fit import Listener
+from chainrule.training.fitting.fitting import TrainingListener
 from commands import chainrule
 
 QUICK = {"training": {"lr": 0.01, "batch_size": 16, "threads": 1}, "model": {"embedding": 32, "hidden": 32}}
@@ -92,7 +92,7 @@ def test_long_sentences_are_read_in_pieces_aloud(desk: Path, tmp_path: Path) -> 
         positions=8,
         steps=2,
         out=tmp_path / "run",
-        listener=Listener(note=notes.append),
+        listener=TrainingListener(note=notes.append),
     )
     sentences = list(TaggedFiles([desk / "train.conll"]).sentences())
     long = sum(len(one.words) > 7 for one in sentences)

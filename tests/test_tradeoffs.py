@@ -10,7 +10,7 @@ import pytest
 
 import chainrule as cr
 from chainrule.errors import ConfigError
-from chainrule.experiments.speed_quality import Entry, Point, Quality, Way, read_entries, measure_tradeoffs
+from chainrule.experiments.speed_quality import Entry, Point, Quality, Way, measure_tradeoffs, read_entries
 from chainrule.report import speed_quality as tradeoff
 from chainrule.report.plot import HEIGHT, LEFT, RIGHT, WIDTH, Dot, scatter
 from chainrule.text.samples.phrases import write_phrase_pairs

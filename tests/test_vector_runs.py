@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chainrule.training.sweeping import Fitting, word2vec_tokenizer
 
 import chainrule as cr
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, TokenizerConfig
 from chainrule.errors import ChainruleError, ConfigError, DataError
 from chainrule.runs.vectors import VectorRun
-from chainrule.tasks.language_model import open_text_corpus
-from chainrule.training.fit import Listener, fit
-from chainrule.training.sweeping import Fitting, word2vec_tokenizer
+from chainrule.tasks.text_corpus import open_text_corpus
+from chainrule.training.fit import fit
+from chainrule.training.fitting.fitting import TrainingListener
 
 SMALL = {"vector_size": 8, "window": 2, "sample": 0.0, "workers": 1, "alpha": 0.05}
 COUPLES = [("salt", "pepper"), ("king", "queen"), ("cup", "saucer"), ("sun", "moon")]
@@ -136,7 +137,7 @@ def test_the_rate_is_a_line(text: Path, tmp_path: Path) -> None:
     wanted = wanted.model_copy(update={"tokenizer": word2vec_tokenizer(wanted)})
     fitting = Fitting(
         wanted,
-        open_text_corpus(wanted, RunFolder(tmp_path / "run"), Listener()),
+        open_text_corpus(wanted, RunFolder(tmp_path / "run"), TrainingListener()),
         RunFolder(tmp_path / "run"),
         lambda update: None,
         lambda: False,

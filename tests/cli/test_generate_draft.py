@@ -86,8 +86,8 @@ def test_messages_of_unsupported_combinations(place: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         run.generate(draft=other)
     assert str(caught.value) == (
-        f"{other} writes other tokens than {network}, so it cannot draft for it; train it with --tokenizer {network}, "
-        "or use lookup"
+        f"{other} (ngram) has other tokens than {network} (transformer), so it cannot draft for it; train it with the "
+        "tokeniser of that run (--tokenizer FOLDER), or use lookup"
     )
     with pytest.raises(ConfigError) as caught:
         list(run.stream(draft=translator))

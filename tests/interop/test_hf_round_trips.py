@@ -1,4 +1,4 @@
-"""Runs as Hugging Face folders: transformers loads them with equal outputs, and they come back as they were."""
+"""Runs as Hugging Face folders: transformers computes the same outputs, and importing them gives the same runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import chainrule as cr
 from chainrule.checkpoint.build import save_model
 from chainrule.interop.formats import export
 from chainrule.types import Batch, Source
-from hf_folders import CHINESE, ENGLISH, LINES, TEXT, byte_level, furthest, saved, sentence, stirred
+from hf_folders import CHINESE, ENGLISH, LINES, TEXT, byte_level, error_message, max_difference, perturbed, saved
 from hf_folders import unigram as t5_tokenizer
 
 SMALL: dict[str, Any] = {"embedding": 16, "layers": 2, "heads": 2, "context": 64}
@@ -29,8 +29,8 @@ PROBES = (
     *("unseen: Жук ñ 🙃", "no\x1cbreak\u3000space", "don't stop", "\u00a0lead"),
 )
 TIES = (
-    "the unigram tokeniser goes out with its pieces and scores; of two cuts that are equally good, as those of a long "
-    "run of one sign are, transformers may choose the other; the model itself is beside as spiece.model"
+    "the unigram tokeniser is exported with its pieces and scores; of two segmentations with equal scores, for example "
+    "of a long run of one character, transformers may choose the other; the original model is spiece.model"
 )
 
 
@@ -47,25 +47,25 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(texts: Path, out: Path, model: str, tokenizer: str, settings: dict[str, Any], **options: Any) -> Any:
-    """A run of two steps whose weights were then stirred, so that every one of them matters."""
+    """A run of two steps whose weights are then perturbed, so that every one of them matters."""
     data = texts / ("text.txt" if model in ("transformer", "bert") else "pairs.tsv")
     more = {"vocab_size": 400} if tokenizer in ("bpe", "unigram") else {}
     with warnings.catch_warnings(), torch.enable_grad():
-        warnings.simplefilter("ignore")  # a small text gives fewer subwords than were asked for
+        warnings.simplefilter("ignore")  # a small text gives fewer subwords than requested
         run = cr.train(data, model=model, tokenizer=tokenizer, steps=2, out=out, settings=settings, **more, **options)
-    stirred(run.model, 0.1)
+    perturbed(run.model, 0.1)
     save_model(run.folder, run.model)
     return run
 
 
 def exported(run: Any, path: Path) -> Any:
-    """The folder that a run is written to, and its tokeniser in transformers."""
+    """Export a run to a folder -> its tokeniser in transformers."""
     from transformers import AutoTokenizer
 
     if run.tokenizer.kind == "unigram":
-        with pytest.warns(UserWarning, match="^the unigram") as told:
+        with pytest.warns(UserWarning, match="^the unigram") as warned:
             done = export(run.folder.path, path, to="hf")
-        assert [str(one.message) for one in told] == [TIES]
+        assert [str(one.message) for one in warned] == [TIES]
         assert (path / "spiece.model").read_bytes() == run.tokenizer.blobs()["tokenizer.model"]
     else:
         done = export(run.folder.path, path, to="hf")
@@ -79,7 +79,7 @@ def exported(run: Any, path: Path) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_a_language_model_goes_out_and_comes_back(kind: str, texts: Path, tmp_path: Path) -> None:
+def test_a_language_model_is_exported_and_imported(kind: str, texts: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     run = trained(texts, tmp_path / "run", "transformer", kind, GPT2)
@@ -87,7 +87,7 @@ def test_a_language_model_goes_out_and_comes_back(kind: str, texts: Path, tmp_pa
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
     tokens_BT = torch.randint(0, run.tokenizer.vocab_size, (3, 60), generator=torch.Generator().manual_seed(1))
     ours_BTD = run.model(Batch(tokens_BT, tokens_BT)).hidden_BTD
-    assert furthest(ours_BTD @ run.model.output.weight_VD.T, theirs(tokens_BT).logits) < 1e-4
+    assert max_difference(ours_BTD @ run.model.output.weight_VD.T, theirs(tokens_BT).logits) < 1e-4
     for line in PROBES:
         assert tokenizer(line, add_special_tokens=False)["input_ids"] == run.tokenizer.encode(line), line
     block = "\n".join(PROBES) + "\n"
@@ -101,7 +101,7 @@ def test_a_language_model_goes_out_and_comes_back(kind: str, texts: Path, tmp_pa
     assert back.tokenizer.encode_block(block).tolist() == run.tokenizer.encode_block(block).tolist()
     first, second = next(run.score([ENGLISH])), next(back.score([ENGLISH]))
     assert second.log_prob == pytest.approx(first.log_prob, rel=1e-5)
-    if kind in ("char", "word"):  # a text that ends within a character is shown otherwise there
+    if kind in ("char", "word"):  # an incomplete last character is shown differently there
         assert back.generate("The", max_new_tokens=8)[0].text == run.generate("The", max_new_tokens=8)[0].text
 
 
@@ -122,13 +122,13 @@ def test_every_shape_of_a_language_model(options: dict[str, Any], texts: Path, t
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
     tokens_BT = torch.randint(0, run.tokenizer.vocab_size, (2, 30), generator=torch.Generator().manual_seed(1))
     ours_BTV = run.model(Batch(tokens_BT, tokens_BT)).hidden_BTD @ run.model.output.weight_VD.T
-    assert furthest(ours_BTV, theirs(tokens_BT).logits) < 1e-4
+    assert max_difference(ours_BTV, theirs(tokens_BT).logits) < 1e-4
     back = cr.import_model(tmp_path / "folder", tmp_path / "back").model
-    assert furthest(back(Batch(tokens_BT, tokens_BT)).hidden_BTD @ back.output.weight_VD.T, ours_BTV) < 1e-5
+    assert max_difference(back(Batch(tokens_BT, tokens_BT)).hidden_BTD @ back.output.weight_VD.T, ours_BTV) < 1e-5
 
 
 @torch.no_grad()
-def test_gpt2_comes_in_and_goes_out(tmp_path: Path) -> None:
+def test_gpt2_is_imported_and_exported(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     theirs = gpt2(vocab_size=411)
@@ -157,7 +157,7 @@ def source_and_targets(run: Any) -> tuple[Source, torch.Tensor]:
 
 
 @torch.no_grad()
-def assert_translates_alike(theirs: Any, run: Any) -> None:
+def assert_same_translator(theirs: Any, run: Any) -> None:
     source, tokens_BT = source_and_targets(run)
     start = theirs.config.decoder_start_token_id
     started_BT = torch.cat([torch.full((3, 1), start), tokens_BT[:, :-1]], 1)
@@ -165,7 +165,7 @@ def assert_translates_alike(theirs: Any, run: Any) -> None:
         input_ids=source.tokens_BS, attention_mask=source.mask_BS.long(), decoder_input_ids=started_BT
     ).logits
     expected_BT = logits_BTV.log_softmax(2).gather(2, tokens_BT[:, :, None])[:, :, 0]
-    assert furthest(run.model.log_probs(tokens_BT, source), expected_BT) < 1e-4
+    assert max_difference(run.model.log_probs(tokens_BT, source), expected_BT) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def assert_translates_alike(theirs: Any, run: Any) -> None:
         ("seq2seq-transformer", "word", {"norm": "post", "shared": False, "tied": False}),
     ],
 )
-def test_a_translator_goes_out_and_comes_back(
+def test_a_translator_is_exported_and_imported(
     model: str, kind: str, options: dict[str, Any], texts: Path, tmp_path: Path
 ) -> None:
     from transformers import AutoModelForSeq2SeqLM
@@ -188,7 +188,7 @@ def test_a_translator_goes_out_and_comes_back(
     run = trained(texts, tmp_path / "run", model, kind, settings)
     tokenizer = exported(run, tmp_path / "folder")
     theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
-    assert_translates_alike(theirs, run)
+    assert_same_translator(theirs, run)
     for line in PROBES:
         assert tokenizer(line)["input_ids"] == [*run.tokenizer.encode(line), run.tokenizer.eos], line
     assert len(tokenizer) == run.model.vocab_size
@@ -200,12 +200,12 @@ def test_a_translator_goes_out_and_comes_back(
     back = cr.import_model(tmp_path / "folder", tmp_path / "back")
     source, tokens_BT = source_and_targets(run)
     with torch.no_grad():
-        assert furthest(back.model.log_probs(tokens_BT, source), run.model.log_probs(tokens_BT, source)) < 1e-5
+        assert max_difference(back.model.log_probs(tokens_BT, source), run.model.log_probs(tokens_BT, source)) < 1e-5
     for line in (ENGLISH, CHINESE):
         assert back.tokenizer.encode(line) == run.tokenizer.encode(line)
 
 
-def test_t5_comes_in_and_goes_out(tmp_path: Path) -> None:
+def test_t5_is_imported_and_exported(tmp_path: Path) -> None:
     from transformers import AutoModelForSeq2SeqLM
 
     for number, options in enumerate(({}, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False})):
@@ -214,12 +214,12 @@ def test_t5_comes_in_and_goes_out(tmp_path: Path) -> None:
         tokenizer = exported(run, tmp_path / f"out{number}")
         again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / f"out{number}", attn_implementation="eager").eval()
         assert again.config.decoder_start_token_id == 0
-        assert_translates_alike(theirs, run)
-        assert_translates_alike(again, run)
+        assert_same_translator(theirs, run)
+        assert_same_translator(again, run)
         assert tokenizer(ENGLISH)["input_ids"] == t5_tokenizer().encode(ENGLISH).ids
 
 
-def test_marian_comes_in_and_goes_out(tmp_path: Path) -> None:
+def test_marian_is_imported_and_exported(tmp_path: Path) -> None:
     from transformers import AutoModelForSeq2SeqLM, MarianTokenizer
 
     for number, options in enumerate(({}, {"share_encoder_decoder_embeddings": False}, {"scale_embedding": False})):
@@ -227,9 +227,9 @@ def test_marian_comes_in_and_goes_out(tmp_path: Path) -> None:
         run = cr.import_model(folder_of(theirs, tmp_path / f"in{number}"), tmp_path / f"run{number}")
         out = tmp_path / f"out{number}"
         export(run.folder.path, out, to="hf")
-        assert_translates_alike(AutoModelForSeq2SeqLM.from_pretrained(out, attn_implementation="eager").eval(), run)
+        assert_same_translator(AutoModelForSeq2SeqLM.from_pretrained(out, attn_implementation="eager").eval(), run)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a library that it would rather have
+            warnings.simplefilter("ignore")  # about an optional library
             tokenizer = MarianTokenizer.from_pretrained(out)
         for line in LINES:
             assert tokenizer(line)["input_ids"] == [*run.encode_source(line), 0]
@@ -239,7 +239,7 @@ def test_marian_comes_in_and_goes_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert"])
-def test_an_encoder_comes_in_and_goes_out(kind: str, tmp_path: Path) -> None:
+def test_an_encoder_is_imported_and_exported(kind: str, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     theirs, tokens = masked_model(kind)
@@ -258,7 +258,7 @@ def test_an_encoder_comes_in_and_goes_out(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "tokens"), [("bert", "char"), ("distilbert", "byte"), ("bert", "unigram")])
-def test_an_encoder_of_ours_goes_out_and_comes_back(kind: str, tokens: str, texts: Path, tmp_path: Path) -> None:
+def test_our_encoder_is_exported_and_imported(kind: str, tokens: str, texts: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     settings = {"model": {"kind": kind, "width": 16, "layers": 2, "heads": 2, "positions": 32}}
@@ -274,80 +274,79 @@ def test_an_encoder_of_ours_goes_out_and_comes_back(kind: str, tokens: str, text
     back = cr.import_model(tmp_path / "folder", tmp_path / "back").model
     assert back.mask == run.model.mask
     with torch.no_grad():
-        words = run.tokenizer.vocab_size  # the mask, one more there, is never told
+        words = run.tokenizer.vocab_size  # the additional mask is never predicted
         ours, again = run.model.logits(tokens_BS, mask_BS), back.logits(tokens_BS, mask_BS)
-        assert furthest(again[..., :words][mask_BS], ours[mask_BS]) < 1e-5
+        assert max_difference(again[..., :words][mask_BS], ours[mask_BS]) < 1e-5
 
 
-# What does not fit
+# Errors
 
 
-def test_runs_that_have_no_counterpart_are_refused(texts: Path, tmp_path: Path) -> None:
-    def told(model: str, settings: dict[str, Any], tokenizer: str = "char") -> str:
+def test_runs_without_a_counterpart_are_refused(texts: Path, tmp_path: Path) -> None:
+    def message(model: str, settings: dict[str, Any], tokenizer: str = "char") -> str:
         place = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         run = trained(texts, place, model, tokenizer, settings)
         out = tmp_path / "out"
-        found = sentence(export, run.folder.path, out, to="hf")
+        found = error_message(export, run.folder.path, out, to="hf")
         assert not out.exists()
         return found.replace(str(place), "RUN")
 
-    assert told("transformer", {"model": SMALL}) == (
-        "the run has model.positions = rotary, but GPT-2 has learned ones; train with --set model.positions=learned"
+    assert message("transformer", {"model": SMALL}) == (
+        "the run has model.positions = rotary, but GPT-2 has learned positions; train with --set model.positions=learned"
     )
     post = {"model": {**SMALL, "positions": "learned", "norm": "post"}}
-    assert told("transformer", post) == (
-        "the run has model.norm = post, but GPT-2 norms before each part; train with --set model.norm=pre"
+    assert message("transformer", post) == (
+        "the run has model.norm = post, but GPT-2 is pre-norm; train with --set model.norm=pre"
     )
-    assert told("transformer", {"model": GPT2["model"]}) == (
+    assert message("transformer", {"model": GPT2["model"]}) == (
         "the run has a bias in its output layer, but GPT-2 has none; train with --set output.bias=false"
     )
     tree = {"model": {**GPT2["model"], "tied": False}, "output": {"name": "hierarchical"}}
     place = tmp_path / "tree"
     cr.train(texts / "text.txt", model="transformer", tokenizer="char", steps=1, out=place, settings=tree)
-    assert sentence(export, place, tmp_path / "out", to="hf") == (
-        "the run has the output layer hierarchical, but GPT-2 has one vector for each word; train with --output softmax"
+    assert error_message(export, place, tmp_path / "out", to="hf") == (
+        "the run has the output layer hierarchical, but GPT-2 has one vector per word; train with --output softmax"
     )
-    assert told("transformer", {**GPT2, "tokenizer": {"split": "unicode"}}, "word") == (
-        "the run's tokeniser is word with split = unicode, and no tokenizer.json gives the same ids; train with "
+    assert message("transformer", {**GPT2, "tokenizer": {"split": "unicode"}}, "word") == (
+        "the tokeniser of the run is word with split = unicode, which tokenizer.json cannot represent; train with "
         "--tokenizer byte, char, word, bpe or unigram"
     )
-    assert told("seq2seq-transformer", {"model": SIDES}) == (
-        "the run has model.norm = pre, but Marian norms the sums; train with --set model.norm=post"
+    assert message("seq2seq-transformer", {"model": SIDES}) == (
+        "the run has model.norm = pre, but Marian is post-norm; train with --set model.norm=post"
     )
     apart = {"model": {**SIDES, "norm": "post"}, "tokenizer": {"joint": False}}
-    assert told("seq2seq-transformer", apart) == (
-        "the run has a tokeniser each for source and target, but a folder holds one; train with --set "
+    assert message("seq2seq-transformer", apart) == (
+        "the run has separate tokenisers for source and target, but a folder has one; train with --set "
         "tokenizer.joint=true"
     )
     unshared = {"model": {**SIDES, "shared": False}, "output": {"bias": False}}
-    assert told("t5", unshared) == (
-        "the run has model.shared = false, an embedding each for source and target, but T5 has one; train with --set "
+    assert message("t5", unshared) == (
+        "the run has separate embeddings for source and target (model.shared = false), but T5 has one; train with --set "
         "model.shared=true"
     )
     small = {"width": 8, "layers": 1, "heads": 2, "positions": 16}
-    assert told("bert", {"model": {**small, "kind": "roberta"}}) == (
-        "RoBERTa counts positions by which tokens are padding, and the run's padding is a word of its tokeniser; train "
-        "with --set model.kind=bert"
+    assert message("bert", {"model": {**small, "kind": "roberta"}}) == (
+        "RoBERTa computes positions from the padding tokens, but the padding of the run is a word of its tokeniser; "
+        "train with --set model.kind=bert"
     )
-    assert told("bert", {"model": {**small, "kind": "roberta", "activation": "relu"}}) == (
-        "the run has model.activation = relu, but that of RoBERTa's head is gelu; train with --set "
-        "model.activation=gelu"
+    assert message("bert", {"model": {**small, "kind": "roberta", "activation": "relu"}}) == (
+        "the run has model.activation = relu, but the head of RoBERTa has gelu; train with --set model.activation=gelu"
     )
-    assert told("bert", {"model": {**small, "kind": "distilbert", "eps": 1e-5}}) == (
-        "the run has model.eps = 1e-05, but that of DistilBERT is 1e-12; train with --set model.eps=1e-12"
+    assert message("bert", {"model": {**small, "kind": "distilbert", "eps": 1e-5}}) == (
+        "the run has model.eps = 1e-05, but DistilBERT has 1e-12; train with --set model.eps=1e-12"
     )
     cr.train(texts / "text.txt", model="ngram", tokenizer="char", out=tmp_path / "ngram")
-    assert sentence(export, tmp_path / "ngram", tmp_path / "out", to="hf") == (
-        f"{tmp_path / 'ngram'} is of the model ngram, for which Hugging Face has no counterpart; give a run of --model "
-        "transformer, bert, t5, seq2seq-transformer"
+    assert error_message(export, tmp_path / "ngram", tmp_path / "out", to="hf") == (
+        f"{tmp_path / 'ngram'} is a run of the model ngram, which has no counterpart in Hugging Face; give a run of "
+        "--model transformer, bert, t5, seq2seq-transformer"
     )
 
 
-def test_an_export_takes_nobodys_place(texts: Path, tmp_path: Path) -> None:
+def test_an_export_overwrites_nothing(texts: Path, tmp_path: Path) -> None:
     run = trained(texts, tmp_path / "run", "transformer", "char", GPT2)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine").touch()
-    assert sentence(export, run.folder.path, tmp_path / "taken", to="hf") == (
+    assert error_message(export, run.folder.path, tmp_path / "taken", to="hf") == (
         f"{tmp_path / 'taken'} exists already; choose another PATH, or remove it"
     )
     assert (tmp_path / "taken" / "mine").exists()

@@ -1,4 +1,4 @@
-"""Marian folders as runs: every layer of both sides, the logits and the texts as transformers computes them."""
+"""Marian folders as runs: the layers of both sides, logits and decoding equal those of transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chainrule.decoding import beam_search
 from chainrule.interop.huggingface.marian import stream_order
 from chainrule.interop.huggingface.runs import import_folder
 from chainrule.types import Batch, Source
-from hf_folders import CHINESE, ENGLISH, LINES, TEXT, furthest, hidden_states, saved, sentence, stirred
+from hf_folders import CHINESE, ENGLISH, LINES, TEXT, error_message, hidden_states, max_difference, perturbed, saved
 
 SHAPES: list[dict[str, Any]] = [
     {},
@@ -62,7 +62,7 @@ def marian(**options: Any) -> Any:
     }
     torch.manual_seed(0)
     config = MarianConfig(**{**small, "activation_function": "swish", **options}, attn_implementation="eager")
-    theirs = stirred(MarianMTModel(config), 0.4)
+    theirs = perturbed(MarianMTModel(config), 0.4)
     theirs.final_logits_bias.copy_(torch.randn(1, len(VOCABULARY)) * 0.3)
     return theirs
 
@@ -103,15 +103,15 @@ def test_every_layer_and_the_logits(options: dict[str, Any], tmp_path: Path) -> 
         assert len(states) == len(hidden) - 1
         for state_ND, their_BTD in zip(states, hidden[1:], strict=True):
             rows = seen_N if side == "encoder" else slice(None)
-            assert furthest(state_ND[rows], their_BTD.flatten(0, 1)[rows][:, order_D]) < 1e-4
+            assert max_difference(state_ND[rows], their_BTD.flatten(0, 1)[rows][:, order_D]) < 1e-4
     logits_BTV = model(batch).hidden_BTD @ model.output.weight_VD.T + model.output.bias_V
-    assert furthest(logits_BTV, expected.logits) < 1e-4
+    assert max_difference(logits_BTV, expected.logits) < 1e-4
     log_probs_BT = expected.logits.log_softmax(2).gather(2, tokens_BT[:, :, None])[:, :, 0]
-    assert furthest(model.log_probs(tokens_BT, source), log_probs_BT) < 1e-4
+    assert max_difference(model.log_probs(tokens_BT, source), log_probs_BT) < 1e-4
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_texts_are_theirs(beams: int, tmp_path: Path) -> None:
+def test_decoding_equals_theirs(beams: int, tmp_path: Path) -> None:
     for number, options in enumerate(SHAPES[:3]):
         theirs = marian(**options)
         run = cr.import_model(folder_of(theirs, tmp_path / f"folder{number}"), tmp_path / f"run{number}")
@@ -134,7 +134,7 @@ def test_lines_have_their_tokens_on_both_sides(tmp_path: Path) -> None:
 
     folder = folder_of(marian(), tmp_path / "folder")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a library that it would rather have
+        warnings.simplefilter("ignore")  # about an optional library
         theirs = MarianTokenizer.from_pretrained(folder)
     run = cr.import_model(folder, tmp_path / "run")
     for line in (*LINES, ">>zh<< the fox", ENGLISH.upper(), "unknown Ж"):
@@ -144,13 +144,13 @@ def test_lines_have_their_tokens_on_both_sides(tmp_path: Path) -> None:
     assert run.translate(ENGLISH, num_beams=2, max_new_tokens=10)
 
 
-def test_words_that_are_not_to_be_written(tmp_path: Path) -> None:
+def test_banned_tokens_are_not_generated(tmp_path: Path) -> None:
     theirs = marian()
-    theirs.final_logits_bias[0, PAD] = 50.0  # it would be written always
+    theirs.final_logits_bias[0, PAD] = 50.0  # it would always be generated
     theirs.generation_config.bad_words_ids = [[PAD]]
     notes: list[str] = []
     run = cr.import_model(folder_of(theirs, tmp_path / "folder"), tmp_path / "run", note=notes.append)
-    assert notes == ["the token <pad> is never written, as bad_words_ids says"]
+    assert notes == ["the token <pad> is never generated, because of bad_words_ids"]
     source = some_source()
     found = theirs.generate(
         input_ids=source.tokens_BS, attention_mask=source.mask_BS.long(), do_sample=False, num_beams=1,
@@ -166,12 +166,11 @@ def test_words_that_are_not_to_be_written(tmp_path: Path) -> None:
 def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
     folder, out = folder_of(marian(), tmp_path / "folder"), tmp_path / "run"
     (folder / "target.spm").unlink()
-    assert sentence(import_folder, folder, out) == (
-        f"{folder} has neither tokenizer.json nor target.spm, so its tokens cannot be told; restore the file that "
-        "came with the model"
+    assert error_message(import_folder, folder, out) == (
+        f"{folder} has neither tokenizer.json nor target.spm; restore the file that came with the model"
     )
     (folder / "target.spm").write_bytes(b"no model")
-    assert sentence(import_folder, folder, out).startswith("not a sentencepiece model (")
+    assert error_message(import_folder, folder, out).startswith("not a sentencepiece model (")
     (folder / "target.spm").write_bytes(MODELS["target.spm"])
     (folder / "vocab.json").write_text(json.dumps({"a": 0}))
-    assert sentence(import_folder, folder, out) == "the vocabulary has no </s>: expected one; restore the file."
+    assert error_message(import_folder, folder, out) == "the vocabulary has no </s>: expected one; restore the file."

@@ -1,4 +1,4 @@
-"""T5 folders as runs: every layer of both sides, the logits and the texts as transformers computes them."""
+"""T5 folders as runs: the layers of both sides, logits and decoding equal those of transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ from chainrule.decoding import beam_search
 from chainrule.interop.huggingface.runs import import_folder
 from chainrule.text.tokenizers.pieces import PiecesTokenizer
 from chainrule.types import Batch, Source
-from hf_folders import CHINESE, ENGLISH, LINES, TEXT, change_config, furthest, hidden_states, saved, sentence, stirred
+from hf_folders import (
+    CHINESE,
+    ENGLISH,
+    LINES,
+    TEXT,
+    change_config,
+    error_message,
+    hidden_states,
+    max_difference,
+    perturbed,
+    saved,
+)
 from hf_folders import unigram as t5_tokenizer
 
 SHAPES: list[dict[str, Any]] = [
@@ -41,7 +52,7 @@ def t5(**options: Any) -> Any:
     if not options.get("tie_word_embeddings", True):
         theirs.lm_head.weight = torch.nn.Parameter(torch.randn_like(theirs.lm_head.weight))
         theirs.config.tie_word_embeddings = False
-    return stirred(theirs, 0.1)
+    return perturbed(theirs, 0.1)
 
 
 def imported(theirs: Any, tmp_path: Path) -> Any:
@@ -79,17 +90,17 @@ def test_every_layer_and_the_logits(options: dict[str, Any], tmp_path: Path) -> 
         states[-1] = stack.norm(states[-1])
         for state_ND, their_BTD in zip(states, hidden[1:], strict=True):
             rows = seen_N if side == "encoder" else slice(None)
-            assert furthest(state_ND[rows], their_BTD.flatten(0, 1)[rows]) < 1e-4
+            assert max_difference(state_ND[rows], their_BTD.flatten(0, 1)[rows]) < 1e-4
     logits_BTV = model(batch).hidden_BTD @ model.output.weight_VD.T
-    assert furthest(logits_BTV, expected.logits) < 1e-4
+    assert max_difference(logits_BTV, expected.logits) < 1e-4
     log_probs_BT = expected.logits.log_softmax(2).gather(2, tokens_BT[:, :, None])[:, :, 0]
-    assert furthest(model.log_probs(tokens_BT, source), log_probs_BT) < 1e-4
+    assert max_difference(model.log_probs(tokens_BT, source), log_probs_BT) < 1e-4
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_texts_are_theirs(beams: int, tmp_path: Path) -> None:
+def test_decoding_equals_theirs(beams: int, tmp_path: Path) -> None:
     for seed, options in ((3, {}), (4, {**SHAPES[1], "num_decoder_layers": 2})):
-        theirs = stirred(t5(**options), 0.2, seed)
+        theirs = perturbed(t5(**options), 0.2, seed)
         run = imported(theirs, tmp_path / str(seed))
         source = some_source()
         search: dict[str, Any] = {"early_stopping": False, "length_penalty": 1.0} if beams > 1 else {}
@@ -150,18 +161,18 @@ def test_the_tokeniser_of_a_sentencepiece_file(tmp_path: Path) -> None:
     assert run.evaluate(tmp_path / "pairs.tsv", max_new_tokens=5).tokens > 0
 
 
-# What cannot be read
+# Errors
 
 
 def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
     folder, out = saved(t5(), t5_tokenizer(), tmp_path / "folder"), tmp_path / "run"
     file = folder / "config.json"
     whole = file.read_text()
-    for changes, told in (
+    for changes, message in (
         (
             {"feed_forward_proj": "gated-silu"},
-            f"{file} has feed_forward_proj = 'gated-silu', but only models with one of relu, gated-gelu, gelu_new, "
-            "gated-gelu_new, gated-relu can be read",
+            f"{file} has feed_forward_proj = 'gated-silu'; supported are relu, gated-gelu, gelu_new, gated-gelu_new, "
+            "gated-relu",
         ),
         (
             {"eos_token_id": 2},
@@ -174,18 +185,18 @@ def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
         ),
         (
             {"vocab_size": size() + 8},
-            f"{folder / 'model.safetensors'} does not fit its config.json: shared.weight is [{size() + 7}, 24], "
+            f"{folder / 'model.safetensors'} does not match its config.json: shared.weight is [{size() + 7}, 24], "
             f"expected [{size() + 8}, 24]; restore the files that belong together",
         ),
         (
             {"d_ff": 41},
-            f"{folder / 'model.safetensors'} does not fit its config.json: encoder.blocks.0.widen.weight is [40, 24], "
+            f"{folder / 'model.safetensors'} does not match its config.json: encoder.blocks.0.widen.weight is [40, 24], "
             "expected [41, 24]; restore the files that belong together",
         ),
     ):
         if changes == {"eos_token_id": 2}:
             (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
         change_config(folder, **changes)
-        assert sentence(import_folder, folder, out) == told
+        assert error_message(import_folder, folder, out) == message
         file.write_text(whole)
     assert not out.exists()

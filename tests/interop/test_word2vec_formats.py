@@ -1,4 +1,4 @@
-"""Files of vectors: what we write gensim reads, what gensim writes we read, and what is damaged is told."""
+"""Files of word vectors: gensim reads ours, we read those of gensim, and damaged files have their messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS = ["the", "naïve", "床", "</s>", "x" * 300, "0.5"]
 VECTORS = (np.random.default_rng(0).normal(0, 1, (6, 5)) * 10.0 ** np.arange(-30, 30, 12)).astype(np.float32)
 
 
-def told(kind: type[ChainruleError], call: Any, *args: Any, **options: Any) -> str:
+def message(kind: type[ChainruleError], call: Any, *args: Any, **options: Any) -> str:
     with pytest.raises(kind) as caught:
         call(*args, **options)
     return str(caught.value)
@@ -32,7 +32,7 @@ def told(kind: type[ChainruleError], call: Any, *args: Any, **options: Any) -> s
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_what_is_written_is_read_again_exactly(tmp_path: Path, binary: bool, suffix: str) -> None:
+def test_a_written_file_is_read_back_exactly(tmp_path: Path, binary: bool, suffix: str) -> None:
     path, seen = tmp_path / f"vectors.any{suffix}", []
     write_vectors(path, WORDS, VECTORS, binary=binary, progress=lambda done, whole: seen.append((done, whole)))
     found = read_vectors(path)
@@ -55,7 +55,7 @@ def test_gensim_reads_ours(tmp_path: Path, binary: bool, suffix: str) -> None:
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_we_read_gensims(tmp_path: Path, binary: bool, suffix: str) -> None:
+def test_we_read_those_of_gensim(tmp_path: Path, binary: bool, suffix: str) -> None:
     gensim = pytest.importorskip("gensim")
     theirs = gensim.models.KeyedVectors(5)
     theirs.add_vectors(WORDS, VECTORS)
@@ -66,7 +66,7 @@ def test_we_read_gensims(tmp_path: Path, binary: bool, suffix: str) -> None:
     np.testing.assert_array_equal(found.vectors_VD, VECTORS)
 
 
-def test_newlines_before_words_are_no_part_of_them(tmp_path: Path) -> None:
+def test_newlines_before_words_are_ignored(tmp_path: Path) -> None:
     """word2vec.c ends each word of a binary file with a newline."""
     path = tmp_path / "vectors.bin"
     rows = [word.encode() + b" " + row.tobytes() + b"\n" for word, row in zip(WORDS, VECTORS, strict=True)]
@@ -76,7 +76,7 @@ def test_newlines_before_words_are_no_part_of_them(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.vectors_VD, VECTORS)
 
 
-def test_many_words_and_words_that_come_twice(tmp_path: Path) -> None:
+def test_many_words_and_duplicates(tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     words = [f"w{number}" for number in range(3000)]
     vectors_VD = np.arange(6000, dtype=np.float32).reshape(3000, 2)
@@ -85,16 +85,16 @@ def test_many_words_and_words_that_come_twice(tmp_path: Path) -> None:
     found = read_vectors(path)
     assert found.words == words[:2999]
     np.testing.assert_array_equal(found.vectors_VD, vectors_VD[:2999])
-    assert found.notes == ["1 word(s) came twice; the first vector counts"]
+    assert found.notes == ["1 word(s) occur more than once; the first vector is used"]
 
 
 @pytest.mark.parametrize("word", ["New York", "", "a\nb", "\u00a0"])
 @pytest.mark.parametrize("binary", [False, True])
 def test_words_with_white_space_are_refused(tmp_path: Path, word: str, binary: bool) -> None:
     path = tmp_path / "vectors.txt"
-    text = told(ConfigError, write_vectors, path, [word], VECTORS[:1], binary=binary)
+    text = message(ConfigError, write_vectors, path, [word], VECTORS[:1], binary=binary)
     assert text == (
-        f"the word {word!r} has white space in it, or nothing, which the word2vec format cannot hold; export a run "
+        f"the word {word!r} is empty or contains white space, which the word2vec format cannot represent; export a run "
         "whose tokens are words"
     )
     assert not path.exists()
@@ -103,35 +103,37 @@ def test_words_with_white_space_are_refused(tmp_path: Path, word: str, binary: b
 DAMAGED = {
     b"hello\n": "{path} does not begin with a line of two numbers, words and width; expected the word2vec format",
     b"": "{path} does not begin with a line of two numbers, words and width; expected the word2vec format",
-    b"0 5\n": "{path} says that it has 0 words of width 5; expected at least 1 of each",
-    b"2 2\na 1 2\n": "{path} ends within word 2 of 2; it was cut short, copy or make it again",
+    b"0 5\n": "{path} has a header of 0 words of width 5; expected at least 1 of each",
+    b"2 2\na 1 2\n": "{path} is truncated: it ends within word 2 of 2; copy or create it again",
     b"2 2\na 1 2\nb 1\n": "{path}, line 3 has 1 numbers; expected 2 after the word",
     b"2 2\na 1 2\nb 1 x\n": "{path}, line 3: expected a word and 2 numbers",
-    b"1 2\na 1 2\nb 1 2\n": "{path} goes on after the 1 words of its first line; it is damaged, make it again",
-    b"1 2\n\xff 1 2\n": "{path}: word 1 is not UTF-8; convert the file, or make it again",
-    b"1 2\na \0\0\0\0\0\0\0": "{path} ends within word 1 of 1; it was cut short, copy or make it again",
-    b"1 2\nabc": "{path} ends within word 1 of 1; it was cut short, copy or make it again",
-    b"1 2\n" + b"a" * 70_000: "{path}: word 1 has no end; it is damaged, or of another width, make it again",
-    b"999999999 300\na \0": "{path} ends within word 1 of 999,999,999; it was cut short, copy or make it again",
+    b"1 2\na 1 2\nb 1 2\n": (
+        "{path} continues after the 1 words that its first line promises; it is damaged, create it again"
+    ),
+    b"1 2\n\xff 1 2\n": "{path}: word 1 is not UTF-8; convert the file, or create it again",
+    b"1 2\na \0\0\0\0\0\0\0": "{path} is truncated: it ends within word 1 of 1; copy or create it again",
+    b"1 2\nabc": "{path} is truncated: it ends within word 1 of 1; copy or create it again",
+    b"1 2\n" + b"a" * 70_000: "{path}: word 1 has no end; the file is damaged or its width is wrong, create it again",
+    b"999999999 300\na \0": "{path} is truncated: it ends within word 1 of 999,999,999; copy or create it again",
 }
 
 
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
-def test_damaged_files_are_told(tmp_path: Path, content: bytes) -> None:
+def test_damaged_files_have_their_messages(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "vectors.txt"
     path.write_bytes(content)
-    assert told(DataError, read_vectors, path) == DAMAGED[content].format(path=path)
+    assert message(DataError, read_vectors, path) == DAMAGED[content].format(path=path)
 
 
-def test_missing_and_half_files_are_told(tmp_path: Path) -> None:
+def test_missing_and_incomplete_files_have_their_messages(tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt.gz"
-    assert told(DataError, read_vectors, path) == f"there is no file {path}; check the name"
+    assert message(DataError, read_vectors, path) == f"there is no file {path}; check the name"
     write_vectors(path, WORDS, VECTORS)
     path.write_bytes(path.read_bytes()[:-30])
-    assert told(DataError, read_vectors, path) == f"{path} is no whole gzip file; copy or make it again"
+    assert message(DataError, read_vectors, path) == f"{path} is not a complete gzip file; copy or create it again"
     path.write_bytes(b"6 5\n")
-    assert told(DataError, read_vectors, path) == f"{path} is no whole gzip file; copy or make it again"
-    assert told(DataError, read_vectors, tmp_path) == f"{tmp_path} is a folder; expected a file of vectors"
+    assert message(DataError, read_vectors, path) == f"{path} is not a complete gzip file; copy or create it again"
+    assert message(DataError, read_vectors, tmp_path) == f"{tmp_path} is a folder; expected a file of vectors"
     assert not looks_like_vectors(path)
     assert not looks_like_vectors(tmp_path / "nothing")
 
@@ -139,7 +141,7 @@ def test_missing_and_half_files_are_told(tmp_path: Path) -> None:
 # Runs
 
 
-def test_a_file_becomes_a_run_and_a_file_again(tmp_path: Path) -> None:
+def test_a_file_is_imported_and_exported(tmp_path: Path) -> None:
     path, notes = tmp_path / "vectors.txt", []
     write_vectors(path, [*WORDS, "<unk>"], np.vstack([VECTORS, VECTORS[:1]]))
     folder = import_vectors(path, tmp_path / "run", note=notes.append)
@@ -151,7 +153,7 @@ def test_a_file_becomes_a_run_and_a_file_again(tmp_path: Path) -> None:
     assert run.has("the")
     assert not run.has("<unk>")
     import_vectors(path, tmp_path / "run", note=notes.append)
-    assert notes == [f"{tmp_path / 'run'} is finished already; choose another --out to import it anew"]
+    assert notes == [f"{tmp_path / 'run'} is finished already; choose another --out to import it again"]
     for name in ("again.bin", "again.bin.gz", "again.txt"):
         done = export_vectors(folder.path, tmp_path / name)
         assert (done.words, done.vector_size, done.bytes) == (6, 5, (tmp_path / name).stat().st_size)
@@ -161,16 +163,17 @@ def test_a_file_becomes_a_run_and_a_file_again(tmp_path: Path) -> None:
     assert (tmp_path / "again.txt").read_text().startswith("6 5\nthe ")
 
 
-def test_another_file_does_not_go_into_the_same_run(tmp_path: Path) -> None:
+def test_another_file_does_not_overwrite_a_run(tmp_path: Path) -> None:
     path, out = tmp_path / "vectors.txt", tmp_path / "run"
     write_vectors(path, WORDS, VECTORS)
     import_vectors(path, out)
     write_vectors(path, WORDS[:2], VECTORS[:2])
-    assert told(ConfigError, import_vectors, path, out) == (
+    assert message(ConfigError, import_vectors, path, out) == (
         f"{out} exists already and was not made by this command; choose another --out"
     )
     assert (
-        told(DataError, import_vectors, tmp_path / "no", out) == f"there is no file {tmp_path / 'no'}; check the name"
+        message(DataError, import_vectors, tmp_path / "no", out)
+        == f"there is no file {tmp_path / 'no'}; check the name"
     )
 
 
@@ -184,7 +187,7 @@ def test_the_embedding_of_any_model_is_exported(tmp_path: Path) -> None:
     assert found.words == [run.tokenizer.piece(token) for token in range(2, run.tokenizer.vocab_size)]
     np.testing.assert_array_equal(found.vectors_VD, run.model.embedding.weight.detach().numpy()[2:])
     cr.train(text, model="ngram", tokenizer="word", out=tmp_path / "ngram")
-    assert told(ConfigError, export_vectors, tmp_path / "ngram", tmp_path / "v.txt") == (
-        f"{tmp_path / 'ngram'} is a ngram, which has no vectors of words; give a run of word2vec, or of a model "
-        "with an embedding"
+    assert message(ConfigError, export_vectors, tmp_path / "ngram", tmp_path / "v.txt") == (
+        f"{tmp_path / 'ngram'} is a run of the model ngram, which has no word vectors; give a run of word2vec, or of a "
+        "model with an embedding"
     )

@@ -1,7 +1,4 @@
-"""The allocation matrix against loops, and lengths against counting.
-
-Legend: B batch, T target places, S source time, D width, E width of the encoder's states, L lengths.
-"""
+"""The allocation matrix against loops, and predicted lengths against their definition."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from torch import Tensor
 
 from chainrule.layers.attention.positions import sinusoidal_table
 from chainrule.layers.nonautoregressive.allocation import (
-    PLACES,
+    INITIAL_POSITIONS,
     REACH,
     Allocation,
     LengthPredictor,
@@ -51,10 +48,10 @@ def naive_weights(layer: Allocation, encoded_SE: Tensor, length: int, place: int
 
 @pytest.mark.parametrize("threshold", [0.0, 0.05, 0.3, 0.99])
 @torch.no_grad()
-def test_the_matrix_is_what_a_loop_makes(threshold: float) -> None:
+def test_the_matrix_equals_a_loop(threshold: float) -> None:
     layer, lengths, S = allocation(), [7, 3], 7
     encoded_BSE = torch.randn(2, S, 4).double()
-    source = layer.of(encoded_BSE, padded(lengths, S))
+    source = layer.read(encoded_BSE, padded(lengths, S))
     weights_BTS = layer.weights(source, 2, 5, threshold)
     for row, length in enumerate(lengths):
         for t in range(5):
@@ -66,70 +63,73 @@ def test_the_matrix_is_what_a_loop_makes(threshold: float) -> None:
 
 
 @torch.no_grad()
-def test_places_and_distances_beyond_what_is_kept_are_made_when_needed() -> None:
+def test_positions_and_distances_beyond_the_tables() -> None:
     layer, encoded_BSE = allocation(), torch.randn(1, 3, 4).double()
-    source = layer.of(encoded_BSE, None)
-    far_T = layer.weights(source, PLACES + 40, 2, 0.0)[0, 1]
+    source = layer.read(encoded_BSE, None)
+    far_T = layer.weights(source, INITIAL_POSITIONS + 40, 2, 0.0)[0, 1]
     torch.testing.assert_close(
-        far_T, torch.tensor(naive_weights(layer, encoded_BSE[0], 3, PLACES + 41, 0.0)).double(), atol=1e-6, rtol=1e-5
+        far_T,
+        torch.tensor(naive_weights(layer, encoded_BSE[0], 3, INITIAL_POSITIONS + 41, 0.0)).double(),
+        atol=1e-6,
+        rtol=1e-5,
     )
 
 
-def test_a_row_does_not_depend_on_how_many_are_asked_for() -> None:
-    layer, source = allocation(), allocation().of(torch.randn(2, 5, 4).double(), None)
+def test_a_row_does_not_depend_on_the_number_of_rows() -> None:
+    layer, source = allocation(), allocation().read(torch.randn(2, 5, 4).double(), None)
     whole_BTS = layer.weights(source, 0, 9, 0.1)
     for first, count in ((0, 1), (0, 4), (3, 2), (8, 1)):
         torch.testing.assert_close(layer.weights(source, first, count, 0.1), whole_BTS[:, first : first + count])
 
 
-def test_what_is_below_the_threshold_takes_no_part_and_the_largest_always_does() -> None:
+def test_weights_below_the_threshold_are_zero_except_the_largest() -> None:
     weights_BTS = torch.tensor([[[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]]])
     torch.testing.assert_close(prune_weights(weights_BTS, 0.2)[0, 0], torch.tensor([0.625, 0.375, 0, 0]))
     torch.testing.assert_close(prune_weights(weights_BTS, 0.9)[0], torch.tensor([[1.0, 0, 0, 0], [0.25] * 4]))
     assert prune_weights(weights_BTS, 0.0) is weights_BTS
 
 
-def test_a_weight_that_takes_no_part_gets_no_gradient() -> None:
+def test_a_pruned_weight_gets_no_gradient() -> None:
     scores_S = torch.tensor([2.0, 1.0, -6.0], requires_grad=True)
     prune_weights(scores_S.softmax(0)[None, None], 0.01)[0, 0, 0].backward()
     assert scores_S.grad is not None
     assert scores_S.grad[:2].abs().min() > 0.01
-    assert abs(float(scores_S.grad[2])) < 1e-7  # what is left is normalised anew, so the softmax's own sum is cancelled
+    assert abs(float(scores_S.grad[2])) < 1e-7  # rescaling cancels the normaliser of the softmax
 
 
-def test_sinusoids_grow_and_stay_what_they_were() -> None:
+def test_sinusoids_grow_without_changing() -> None:
     sinusoids = Sinusoids(6)
-    before_CD = sinusoids.first(10).clone()
-    after_CD = sinusoids.first(PLACES + 1)
-    assert len(after_CD) > PLACES
-    torch.testing.assert_close(after_CD[: len(before_CD)], before_CD)
-    torch.testing.assert_close(after_CD, sinusoidal_table(len(after_CD), 6))
+    before = sinusoids.first(10).clone()
+    after = sinusoids.first(INITIAL_POSITIONS + 1)
+    assert len(after) > INITIAL_POSITIONS
+    torch.testing.assert_close(after[: len(before)], before)
+    torch.testing.assert_close(after, sinusoidal_table(len(after), 6))
 
 
 # Lengths
 
 
-def test_lengths_come_from_the_mean_of_what_is_no_padding() -> None:
+def test_lengths_depend_on_the_mean_of_the_states_without_padding() -> None:
     torch.manual_seed(0)
-    guess, encoded_BSE = LengthPredictor(4, 3), torch.randn(2, 5, 4)
+    predictor, encoded_BSE = LengthPredictor(4, 3), torch.randn(2, 5, 4)
     mask_BS = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
-    scores_BL = guess(encoded_BSE, mask_BS)
-    torch.testing.assert_close(scores_BL[0], guess.choose(encoded_BSE[0].mean(0)))
-    torch.testing.assert_close(scores_BL[1], guess.choose(encoded_BSE[1, :2].mean(0)))
-    torch.testing.assert_close(guess(encoded_BSE, None), guess(encoded_BSE, mask_BS | True))
+    scores_BC = predictor(encoded_BSE, mask_BS)
+    torch.testing.assert_close(scores_BC[0], predictor.choose(encoded_BSE[0].mean(0)))
+    torch.testing.assert_close(scores_BC[1], predictor.choose(encoded_BSE[1, :2].mean(0)))
+    torch.testing.assert_close(predictor(encoded_BSE, None), predictor(encoded_BSE, mask_BS | True))
 
 
-def test_the_loss_of_a_length_is_that_of_its_difference() -> None:
+def test_the_loss_of_a_length_equals_that_of_its_difference() -> None:
     torch.manual_seed(0)
-    guess, scores_BL = LengthPredictor(4, 3), torch.randn(4, 7)
-    source_B, target_B = torch.tensor([5, 5, 5, 5]), torch.tensor([5, 4, 8, 100])  # the last is out of reach
-    expected = -sum(float(scores_BL[row].log_softmax(0)[place]) for row, place in enumerate([3, 2, 6, 6]))
-    assert float(guess.loss(scores_BL, source_B, target_B)) == pytest.approx(expected, rel=1e-6)
+    predictor, scores_BC = LengthPredictor(4, 3), torch.randn(4, 7)
+    source_B, target_B = torch.tensor([5, 5, 5, 5]), torch.tensor([5, 4, 8, 100])  # the last is beyond the reach
+    expected = -sum(float(scores_BC[row].log_softmax(0)[place]) for row, place in enumerate([3, 2, 6, 6]))
+    assert float(predictor.loss(scores_BC, source_B, target_B)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_best_lengths_are_those_of_the_highest_scores() -> None:
-    guess, source_B = LengthPredictor(4, 2), torch.tensor([6, 1])
-    scores_BL = torch.tensor([[0.1, 0.5, 0.3, 0.9, 0.2], [0.9, 0.8, 0.1, 0.2, 0.3]])  # of -2, -1, 0, 1, 2
-    assert guess.best(scores_BL, source_B).tolist() == [[7], [0]]
-    assert guess.best(scores_BL, source_B, 3).tolist() == [[7, 5, 6], [0, 0, 3]]  # 1 - 2 is no length: 0
-    assert guess.best(scores_BL, source_B, 99).shape == (2, 5)
+def test_the_best_lengths_have_the_highest_scores() -> None:
+    predictor, source_B = LengthPredictor(4, 2), torch.tensor([6, 1])
+    scores_BC = torch.tensor([[0.1, 0.5, 0.3, 0.9, 0.2], [0.9, 0.8, 0.1, 0.2, 0.3]])  # of -2, -1, 0, 1, 2
+    assert predictor.best(scores_BC, source_B).tolist() == [[7], [0]]
+    assert predictor.best(scores_BC, source_B, 3).tolist() == [[7, 5, 6], [0, 0, 3]]  # 1 - 2 is below 0
+    assert predictor.best(scores_BC, source_B, 99).shape == (2, 5)

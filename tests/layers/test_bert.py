@@ -1,7 +1,4 @@
-"""The encoder of BERT against torch's own layers, and what its shape means.
-
-Legend: B batch, S places, D width.
-"""
+"""The encoder of BERT against the layers of torch, and the meaning of its shape."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def encoder_of(**options: Any) -> BertEncoder:
     return encoder
 
 
-def everything(tokens_BS: Tensor) -> Tensor:
+def no_padding(tokens_BS: Tensor) -> Tensor:
     return torch.ones_like(tokens_BS, dtype=torch.bool)
 
 
@@ -69,8 +66,8 @@ def test_every_layer_equals_that_of_torch(kind: str, types: int, offset: int) ->
     normed_BSD = centred_BSD / (centred_BSD.square().mean(2, keepdim=True) + encoder.shape.eps).sqrt()
     expected = by_torch(encoder, normed_BSD * encoder.norm.weight + encoder.norm.bias, mask_BS)
     layers = encoder.layers(tokens_BS, mask_BS)
-    for mine_BSD, their_BSD in zip(layers, expected, strict=True):
-        torch.testing.assert_close(mine_BSD[mask_BS], their_BSD[mask_BS])
+    for ours_BSD, theirs_BSD in zip(layers, expected, strict=True):
+        torch.testing.assert_close(ours_BSD[mask_BS], theirs_BSD[mask_BS])
     torch.testing.assert_close(encoder(tokens_BS, mask_BS), layers[-1])
 
 
@@ -78,45 +75,45 @@ def test_padding_and_batch_mates_change_nothing() -> None:
     encoder = encoder_of()
     tokens_BS = torch.tensor([[1, 2, 3, 9, 9, 9], [6, 7, 8, 4, 5, 1]])
     mask_BS = torch.tensor([[True] * 3 + [False] * 3, [True] * 6])
-    alone_BSD = encoder(tokens_BS[:1, :3], everything(tokens_BS[:1, :3]))
+    alone_BSD = encoder(tokens_BS[:1, :3], no_padding(tokens_BS[:1, :3]))
     torch.testing.assert_close(encoder(tokens_BS, mask_BS)[:1, :3], alone_BSD)
 
 
 def test_a_later_word_changes_an_earlier_state() -> None:
     encoder = encoder_of()
     tokens_BS = torch.tensor([[1, 2, 3], [1, 2, 4]])
-    states_BSD = encoder(tokens_BS, everything(tokens_BS))
+    states_BSD = encoder(tokens_BS, no_padding(tokens_BS))
     assert ((states_BSD[0] - states_BSD[1]).abs().amax(1) > 1e-3).all()
 
 
-def test_dropout_is_of_training_alone() -> None:
+def test_dropout_applies_only_in_training() -> None:
     encoder = encoder_of(dropout=0.5, attention_dropout=0.5)
     tokens_BS = torch.tensor([[1, 2, 3, 4]])
-    still = [encoder(tokens_BS, everything(tokens_BS)) for _ in range(2)]
+    still = [encoder(tokens_BS, no_padding(tokens_BS)) for _ in range(2)]
     encoder.train()
-    moving = [encoder(tokens_BS, everything(tokens_BS)) for _ in range(2)]
+    moving = [encoder(tokens_BS, no_padding(tokens_BS)) for _ in range(2)]
     assert torch.equal(*still)
     assert not torch.equal(*moving)
 
 
 @pytest.mark.parametrize(("kind", "most"), [("bert", 10), ("roberta", 8)])
-def test_more_tokens_than_places(kind: str, most: int) -> None:
+def test_more_tokens_than_positions(kind: str, most: int) -> None:
     encoder = encoder_of(kind=kind, pad=1)
     tokens_BS = torch.ones(1, most, dtype=torch.int64)
-    assert torch.isfinite(encoder(tokens_BS, everything(tokens_BS))).all()
+    assert torch.isfinite(encoder(tokens_BS, no_padding(tokens_BS))).all()
     longer_BS = torch.ones(1, most + 1, dtype=torch.int64)
     with pytest.raises(ConfigError) as error:
-        encoder(longer_BS, everything(longer_BS))
+        encoder(longer_BS, no_padding(longer_BS))
     assert str(error.value) == (
-        f"got {most + 1} tokens, but the encoder has places for {most}; shorten the text, or take an encoder with more "
+        f"got {most + 1} tokens, but the encoder reads at most {most}; shorten the text or use an encoder with more "
         "positions"
     )
 
 
-def test_shapes_that_cannot_be() -> None:
+def test_impossible_shapes_are_rejected() -> None:
     with pytest.raises(ConfigError) as error:
         BertShape(**{**SMALL, "heads": 3})
     assert str(error.value) == "the encoder is 8 wide and has 3 heads: the heads must divide the width evenly"
     with pytest.raises(ConfigError) as error:
         BertShape(**{**SMALL, "kind": "roberta", "positions": 2, "pad": 1})
-    assert str(error.value) == ("the encoder has 2 positions, which leaves none for a text: roberta begins at number 2")
+    assert str(error.value) == "the encoder has 2 positions, which leaves none for a text: roberta starts at position 2"

@@ -1,4 +1,4 @@
-"""Words read by their spelling, against a naive loop over windows of bytes."""
+"""Word vectors from spellings, against a naive loop over windows of bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def by_loop(made: CharConvolution, symbols: list[int]) -> Tensor:
     length = len([symbol for symbol in symbols if symbol != PAD])
     found = []
     for kernel, layer in zip(SHAPE.kernels, made.convolutions, strict=True):
-        starts = range(max(1, length - kernel + 1))  # a short word is filled up to one window
+        starts = range(max(1, length - kernel + 1))  # a short word is padded to one window
         for weight, bias in zip(layer.weight, layer.bias, strict=True):  # type: ignore[arg-type]
             answers = []
             for start in starts:
@@ -53,14 +53,14 @@ def test_a_word_is_spelled_in_bytes_between_its_ends() -> None:
     assert spell("", 3) == [BEGIN, END, PAD]
 
 
-def test_every_word_against_a_loop() -> None:
+def test_every_word_equals_a_loop() -> None:
     made = convolution()
     for token, word in enumerate(WORDS):
         expected = by_loop(made, spell(word, SHAPE.spelling))
         torch.testing.assert_close(made(torch.tensor([token]))[0], expected)
 
 
-def test_tokens_of_any_shape_and_repeated() -> None:
+def test_tokens_of_any_shape_may_repeat() -> None:
     made = convolution()
     tokens_BT = torch.tensor([[3, 0, 3], [1, 1, 4]])
     vectors_BTD = made(tokens_BT)
@@ -69,12 +69,12 @@ def test_tokens_of_any_shape_and_repeated() -> None:
             torch.testing.assert_close(vectors_BTD[row, place], made(tokens_BT[row, place : place + 1])[0])
 
 
-def test_a_longer_table_of_spellings_changes_nothing() -> None:
+def test_longer_spellings_change_nothing() -> None:
     made = convolution()
     wider = CharConvolution(SHAPE.model_copy(update={"spelling": 20}), len(WORDS), 5, WORDS).double().eval()
     weights = {name: tensor for name, tensor in made.state_dict().items() if name != "spellings_VL"}
     wider.load_state_dict(weights, strict=False)
-    short = torch.tensor([0, 1, 2, 3, 5])  # the other is cut in one table and not in the other
+    short = torch.tensor([0, 1, 2, 3, 5])  # the other word is truncated in one table only
     torch.testing.assert_close(wider(short), made(short))
     assert not torch.allclose(wider(torch.tensor([4])), made(torch.tensor([4])))
 
@@ -89,19 +89,19 @@ def test_a_highway_carries_or_changes() -> None:
         torch.testing.assert_close(highway(inputs_NF), highway.change(inputs_NF).relu())
 
 
-def test_spellings_come_with_the_weights() -> None:
+def test_spellings_are_part_of_the_weights() -> None:
     made = convolution()
     blank = CharConvolution(SHAPE, len(WORDS), 5, None).double()
-    assert blank.blank
+    assert blank.is_blank
     blank.load_state_dict(made.state_dict())
-    assert not blank.blank
+    assert not blank.is_blank
     tokens = torch.arange(len(WORDS))
     assert torch.equal(blank(tokens), made(tokens))
 
 
-def test_filters_longer_than_a_spelling_are_refused() -> None:
+def test_filters_longer_than_a_spelling_are_rejected() -> None:
     with pytest.raises(ConfigError) as caught:
         CharacterShape(spelling=4, kernels=(2, 5))
     assert str(caught.value) == (
-        "the filters see 2, 5 bytes, but a spelling has 1 to 4; choose kernels between these, or longer spellings"
+        "the filters see 2, 5 bytes, but a spelling has 1 to 4; choose kernels in this range, or longer spellings"
     )

@@ -1,7 +1,4 @@
-"""Attention by plain products is attention by the fused kernel, for every mask.
-
-Legend: A rows, H heads, Q queries, N keys, E width of a head.
-"""
+"""Attention by plain products equals attention by the fused kernel, for every mask."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from chainrule.layers.attention.dot_product import FEW, dot_product_attention
+from chainrule.layers.attention.dot_product import FEW_QUERIES, dot_product_attention
 
 
-@pytest.mark.parametrize("queries", [1, 2, 5, FEW, FEW + 1])
+@pytest.mark.parametrize("queries", [1, 2, 5, FEW_QUERIES, FEW_QUERIES + 1])
 @pytest.mark.parametrize("kind", ["none", "rows", "bias"])
 @pytest.mark.parametrize("scale", [None, 1.0])
 def test_both_kernels_give_the_same(queries: int, kind: str, scale: float | None) -> None:

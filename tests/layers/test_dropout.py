@@ -1,4 +1,4 @@
-"""Dropout: which share it drops, that the rest keeps the expectation, and that the gradient meets the same mask."""
+"""Dropout: the share it drops, the scale of the rest, and the mask of the gradient."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_entries_of_one_draw_are_independent() -> None:
     assert ((patterns - expected) ** 2 / expected).sum() < 37.7  # chi-square, 15 degrees, one in a thousand
 
 
-def test_the_gradient_meets_the_same_mask() -> None:
+def test_the_gradient_has_the_same_mask() -> None:
     torch.manual_seed(0)
     inputs = torch.rand(7, 5, 3, requires_grad=True)
     out = dropout(inputs, 0.4)
@@ -48,7 +48,7 @@ def test_nothing_is_dropped_outside_training_or_at_rate_zero() -> None:
     assert drop(inputs, 0.0, training=True) is inputs
 
 
-def test_a_locked_mask_is_the_same_at_all_times() -> None:
+def test_a_locked_mask_is_the_same_at_all_steps() -> None:
     torch.manual_seed(0)
     out = drop(torch.ones(3, 6, 40), 0.5, training=True, locked=True)
     assert (out == out[:, :1]).all()

@@ -1,4 +1,4 @@
-"""The stacks of ELMo against torch's own LSTM, and the mix of its layers against its formula."""
+"""The stacks of ELMo against the LSTM of torch, and the mix of its layers against its formula."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_both_directions_against_torch(hidden: int, layers: int) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_one_direction_goes_on_where_it_ended() -> None:
+def test_one_direction_continues_from_its_state() -> None:
     direction = encoder_of().rightward
     embedded_BSE = torch.randn(2, 7, 4, dtype=torch.float64)
     whole, last = direction(embedded_BSE)
@@ -66,7 +66,7 @@ def test_one_direction_goes_on_where_it_ended() -> None:
     torch.testing.assert_close(state, last)
 
 
-def test_alone_it_gives_the_mean_of_its_layers() -> None:
+def test_the_encoder_gives_the_mean_of_its_layers() -> None:
     encoder, tokens_BS = encoder_of(), torch.tensor([[1, 2, 3], [4, 5, 6]])
     mask_BS = torch.tensor([[True] * 3, [True, True, False]])
     layers = encoder.layers(tokens_BS, mask_BS)
@@ -87,7 +87,7 @@ def some_mix() -> tuple[LayerMix, list[Tensor]]:
     return mix, [torch.randn(2, 4, 6, dtype=torch.float64) for _ in range(3)]
 
 
-def test_the_mix_is_its_formula() -> None:
+def test_the_mix_equals_its_formula() -> None:
     mix, layers = some_mix()
     shares = mix.weights.detach().exp().tolist()
     for b in range(2):
@@ -98,7 +98,7 @@ def test_the_mix_is_its_formula() -> None:
             torch.testing.assert_close(mix(layers)[b, s], 1.7 * total)
 
 
-def test_the_gradient_of_the_mix_by_finite_differences() -> None:
+def test_the_gradient_of_the_mix_equals_finite_differences() -> None:
     mix, layers = some_mix()
     target = torch.randn(2, 4, 6, dtype=torch.float64)
 

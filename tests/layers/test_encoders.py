@@ -1,41 +1,36 @@
-"""What every kind of encoder owes to its users, and what each kind is by a second route."""
+"""The laws of all encoders, and each kind by a second route."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import pytest
 import torch
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from builders import small_model, some_vocabulary
 from chainrule.errors import ConfigError
+from chainrule.layers.encoders.bag import BagEncoder, BagShape
+from chainrule.layers.encoders.base import BaseShape
 from chainrule.layers.encoders.bert import BertShape
+from chainrule.layers.encoders.build import EncoderShape, make_encoder, shape_of
 from chainrule.layers.encoders.char_convolution import CharacterShape
+from chainrule.layers.encoders.conv_attention import ConvAttentionEncoder, ConvAttentionShape
 from chainrule.layers.encoders.elmo import ElmoShape
-from chainrule.layers.encoders.encoders import (
-    KINDS,
-    SHAPES,
-    BagEncoder,
-    ConvAttentionEncoder,
-    ConvAttentionShape,
-    EncoderShape,
-    LstmEncoder,
-    LstmShape,
-    TransformerEncoder,
-    TransformerShape,
-    make_encoder,
-    shape_of,
-)
+from chainrule.layers.encoders.lstm import LstmEncoder, LstmShape
 from chainrule.layers.encoders.pretrained import PretrainedFeatures
+from chainrule.layers.encoders.transformer import TransformerEncoder, TransformerShape
 from chainrule.layers.recurrent.stack import Bidirectional, RecurrentLayer
+from chainrule.models.classifier import ClassifierConfig
+from chainrule.registry import ENCODERS
 from chainrule.types import Source
 
 V = 13
 VARIED: list[Any] = [
-    *(shape_of(kind, V, width=8, layers=2, heads=2, dropout=0.2, positions=12) for kind in KINDS),
+    *(shape_of(kind, V, width=8, layers=2, heads=2, dropout=0.2, positions=12) for kind in ENCODERS.names()),
     LstmShape(vocab_size=V, width=6, embedding=5, layers=1),
     ConvAttentionShape(vocab_size=V, width=6, kernel=2, convolutions=2, heads=3),
     ElmoShape(vocab_size=V, embedding=4, hidden=7, layers=1),
@@ -66,7 +61,7 @@ def rows(seed: int = 1) -> tuple[Tensor, Tensor]:
     return tokens_BS, torch.arange(7) < torch.tensor([[7], [4], [1]])
 
 
-# What all owe
+# All kinds
 
 
 @varied
@@ -83,7 +78,7 @@ def test_padding_and_batch_mates_change_nothing(shape: EncoderShape) -> None:
 
 
 @varied
-def test_without_a_graph_it_says_the_same(shape: EncoderShape) -> None:
+def test_states_without_a_graph_equal_those_with_one(shape: EncoderShape) -> None:
     torch.manual_seed(0)
     encoder, (tokens_BS, mask_BS) = make_encoder(shape).eval(), rows()
     with_graph = encoder(tokens_BS, mask_BS)
@@ -94,25 +89,26 @@ def test_without_a_graph_it_says_the_same(shape: EncoderShape) -> None:
 
 
 @varied
-def test_the_last_layer_is_what_it_gives(shape: EncoderShape) -> None:
+def test_the_encoder_gives_the_last_layer_or_the_mean_of_an_elmo(shape: EncoderShape) -> None:
     encoder, (tokens_BS, mask_BS) = encoder_of(shape), rows()
     layers = encoder.layers(tokens_BS, mask_BS)
-    given = torch.stack(layers).mean(0) if shape.kind == "elmo" else layers[-1]
-    torch.testing.assert_close(encoder(tokens_BS, mask_BS), given)
+    expected = torch.stack(layers).mean(0) if shape.kind == "elmo" else layers[-1]
+    torch.testing.assert_close(encoder(tokens_BS, mask_BS), expected)
     assert {layer.shape for layer in layers} == {(3, 7, shape.width)}
 
 
 @varied
-def test_a_shape_is_told_by_its_kind(shape: EncoderShape) -> None:
-    told = shape.model_dump(mode="json", exclude_none=True)
-    reader: TypeAdapter[Any] = TypeAdapter(EncoderShape)
-    assert reader.validate_python(told) == shape
-    assert type(reader.validate_python(told)) is type(shape)
+def test_a_shape_is_read_by_its_kind(shape: EncoderShape) -> None:
+    values = shape.model_dump(mode="json", exclude_none=True)
+    adapter: TypeAdapter[Any] = TypeAdapter(EncoderShape)
+    assert adapter.validate_python(values) == shape
+    assert type(adapter.validate_python(values)) is type(shape)
+    assert adapter.dump_python(shape, mode="json", exclude_none=True) == values
     assert encoder_of(shape).shape == shape
 
 
 @varied
-def test_dropout_is_of_training_alone(shape: EncoderShape) -> None:
+def test_dropout_applies_only_in_training(shape: EncoderShape) -> None:
     if not shape.dropout:
         return
     encoder, (tokens_BS, mask_BS) = encoder_of(shape), rows()
@@ -122,7 +118,7 @@ def test_dropout_is_of_training_alone(shape: EncoderShape) -> None:
 
 
 @pytest.mark.parametrize("shape", BIDIRECTIONAL, ids=lambda shape: shape.kind)
-def test_every_place_knows_both_sides(shape: EncoderShape) -> None:
+def test_every_state_depends_on_both_sides(shape: EncoderShape) -> None:
     encoder, (tokens_BS, mask_BS) = encoder_of(shape), rows()
     before = encoder(tokens_BS, mask_BS)[0]
     for changed, asked in ((6, 0), (0, 6), (5, 3)):
@@ -131,7 +127,7 @@ def test_every_place_knows_both_sides(shape: EncoderShape) -> None:
         assert float((encoder(other_BS, mask_BS)[0, asked] - before[asked]).detach().abs().max()) > 1e-6
 
 
-# What each is
+# Each kind
 
 
 def test_a_bag_is_a_table() -> None:
@@ -167,7 +163,7 @@ def test_lstm_against_torch_on_packed_rows(layers: int) -> None:
 
 
 def naive_conv_attention(encoder: ConvAttentionEncoder, tokens_S: Tensor) -> Tensor:
-    """One text, place by place."""
+    """One text, position by position."""
     shape, states_SD = encoder.shape, encoder.word_table(tokens_S)
     S, D = states_SD.shape
     for depth, layer in enumerate(encoder.convolutions):
@@ -196,13 +192,13 @@ def naive_conv_attention(encoder: ConvAttentionEncoder, tokens_S: Tensor) -> Ten
 
 
 @pytest.mark.parametrize("kernel", [2, 3, 5])
-def test_conv_attention_place_by_place(kernel: int) -> None:
+def test_conv_attention_equals_a_loop_over_positions(kernel: int) -> None:
     encoder = encoder_of(ConvAttentionShape(vocab_size=V, width=6, kernel=kernel, convolutions=3, heads=2))
     tokens_BS, mask_BS = rows()
-    states_BSP = encoder(tokens_BS, mask_BS)
+    states_BSD = encoder(tokens_BS, mask_BS)
     for row, length in enumerate(mask_BS.sum(1).tolist()):
         expected = naive_conv_attention(encoder, tokens_BS[row, :length])
-        torch.testing.assert_close(states_BSP[row, :length], expected)
+        torch.testing.assert_close(states_BSD[row, :length], expected)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -247,8 +243,8 @@ def test_the_features_of_an_elmo_are_its_mixed_layers() -> None:
     with torch.no_grad():
         features.mix.weights.copy_(torch.tensor([1.0, 0.0, -1.0]))
     tokens_BS, mask_BS = rows()
-    begun = torch.cat([torch.zeros(3, 1, dtype=torch.int64), tokens_BS], 1)
-    layers = features.encoder.layers(begun, torch.cat([torch.ones(3, 1, dtype=torch.bool), mask_BS], 1))
+    with_first = torch.cat([torch.zeros(3, 1, dtype=torch.int64), tokens_BS], 1)
+    layers = features.encoder.layers(with_first, torch.cat([torch.ones(3, 1, dtype=torch.bool), mask_BS], 1))
     shares = torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64).softmax(0)
     expected = sum(float(share) * layer for share, layer in zip(shares, layers, strict=True))
     assert isinstance(expected, Tensor)
@@ -274,10 +270,10 @@ def test_features_as_wide_as_the_encoder_or_projected(shape: EncoderShape) -> No
     assert all("type_table" in name for name in idle)
 
 
-# What is refused
+# Errors
 
 
-def test_what_does_not_fit_is_told() -> None:
+def test_wrong_options_are_named() -> None:
     cases: list[tuple[Any, str]] = [
         (
             lambda: shape_of("lstn", V),
@@ -285,7 +281,7 @@ def test_what_does_not_fit_is_told() -> None:
         ),
         (
             lambda: shape_of("elmo", V, width=7),
-            "the encoder is 7 wide, but elmo joins two directions of one width; choose an even width",
+            "the encoder is 7 wide, but elmo joins two directions of equal width; choose an even width",
         ),
         (
             lambda: shape_of("conv-attention", V, width=7, heads=2),
@@ -293,23 +289,67 @@ def test_what_does_not_fit_is_told() -> None:
         ),
         (
             lambda: shape_of("transformer", V, width=6, heads=2),
-            "a head of the encoder is 3 wide, but rotary positions turn pairs; choose heads of an even width, or other "
-            "positions",
+            "a head of the encoder is 3 wide, but rotary positions need an even width; choose another number of heads "
+            "or other positions",
         ),
         (
             lambda: encoder_of(shape_of("transformer", V, width=8, heads=2, positions=4))(*rows()),
-            "got 7 tokens, but the encoder has places for 4; shorten the text, or take an encoder with more positions",
+            "got 7 tokens, but the encoder reads at most 4; shorten the text or use an encoder with more positions",
         ),
     ]
-    for attempt, sentence in cases:
+    for attempt, message in cases:
         with pytest.raises(ConfigError) as caught:
             attempt()
-        assert str(caught.value) == sentence
+        assert str(caught.value) == message
 
 
-def test_every_shape_tells_what_its_users_ask_for() -> None:
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"kind": "gru", "vocab_size": 3},
+            "the kind of encoder is 'gru', expected one of bag, bert, conv-attention, distilbert, elmo, lstm, roberta, "
+            "transformer",
+        ),
+        ({"kind": ["lstm"]}, "the kind of encoder is ['lstm'], expected one of bag, bert,"),
+        ("lstm", "expected a table with the shape of an encoder"),
+        ({"kind": "bag"}, "Field required"),
+        ({"kind": "bag", "vocab_size": 3, "heads": 2}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_shape_in_a_configuration_is_named(values: Any, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(EncoderShape).validate_python(values)
+    assert caught.value.errors()[0]["msg"].startswith(message)
+
+
+def test_a_new_kind_needs_one_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    class DoubleShape(BagShape):
+        kind: Literal["double"] = "double"  # type: ignore[assignment]
+
+    class DoubleEncoder(BagEncoder):
+        Shape = DoubleShape
+
+        def walk(self, tokens_BS: Tensor, mask_BS: Tensor) -> Iterator[Tensor]:
+            for states_BSD in super().walk(tokens_BS, mask_BS):
+                yield 2 * states_BSD
+
+    ENCODERS.names()  # loads the others
+    monkeypatch.setattr(ENCODERS, "_entries", dict(ENCODERS._entries))
+    ENCODERS.register("double")(DoubleEncoder)
+    config = ClassifierConfig(encoder="double", labels=("x", "y"))
+    assert config.context is None
+    shape = TypeAdapter(EncoderShape).validate_python({"kind": "double", "vocab_size": V, "width": 4})
+    assert shape.model_dump() == {"vocab_size": V, "width": 4, "dropout": 0.0, "first": None, "kind": "double"}
+    encoder, (tokens_BS, mask_BS) = make_encoder(shape), rows()
+    assert isinstance(encoder, DoubleEncoder)
+    assert torch.equal(encoder(tokens_BS, mask_BS), 2 * encoder.word_table(tokens_BS))
+    assert isinstance(shape_of("double", V), DoubleShape)
+
+
+def test_every_shape_declares_the_common_options() -> None:
     for shape in VARIED:
-        assert isinstance(shape, SHAPES)
+        assert isinstance(shape, BaseShape)
         assert isinstance(shape.kind, str)
         assert shape.vocab_size == V
         assert shape.source_window is None or shape.source_window + (shape.first is not None) <= 12

@@ -1,7 +1,4 @@
-"""The fast softmax against loops over single vectors, and what it keeps of its sources.
-
-Legend: A sources, R rows, W rows of each source, T time, S source time, N positions, D width, H heads, E of a head.
-"""
+"""The fast softmax against loops over single vectors, and how rows share its sources."""
 
 from __future__ import annotations
 
@@ -35,12 +32,12 @@ def make_memory(layer: FastSoftmax, encoded_ASD: Tensor, places_AS: Tensor | Non
     """Three sources of unequal length."""
     real_AS = torch.arange(5) < torch.tensor(LENGTHS)[:, None]
     added_A11S = torch.zeros(3, 5, dtype=torch.float64).masked_fill(~real_AS, -torch.inf)[:, None, None]
-    reading = layer.read(encoded_ASD.flatten(0, 1), lambda flat_ND: flat_ND.view(3, 5, -1), 10)
-    return FastMemory([reading], places_AS, added_A11S)
+    source = layer.read(encoded_ASD.flatten(0, 1), lambda flat_ND: flat_ND.view(3, 5, -1), 10)
+    return FastMemory([source], places_AS, added_A11S)
 
 
 def naive(layer: FastSoftmax, h_D: Tensor, t: int, states: list[Tensor], places: list[int]) -> tuple[Tensor, Tensor]:
-    """What one decoder state at place t finds in a source without padding, and the weights HS of it."""
+    """The values that one decoder state at position t reads from a source without padding, and the weights HS."""
     found, weights = [], []
     for head in range(H):
         part, exps = slice(head * E, head * E + E), []
@@ -83,9 +80,7 @@ def test_it_equals_the_formula_for_every_query(placed: bool, before: int, new: i
 @pytest.mark.parametrize("placed", [False, True])
 def test_gradients_equal_finite_differences(placed: bool) -> None:
     layer, encoded_ASD = made()
-    named = {
-        name: p for name, p in layer.named_parameters() if name != "project_out.weight"
-    }  # which the decoder applies
+    named = {name: p for name, p in layer.named_parameters() if name != "project_out.weight"}  # the decoder applies it
     weights = [parameter.detach().clone().requires_grad_() for parameter in named.values()]
 
     class Whole(torch.nn.Module):
@@ -109,7 +104,7 @@ def test_gradients_equal_finite_differences(placed: bool) -> None:
     assert torch.autograd.gradcheck(run, (encoded_ASD.requires_grad_(), hidden_ND, *weights))
 
 
-def test_at_first_one_word_may_have_nearly_all_and_no_more_than_the_bound() -> None:
+def test_initially_one_word_may_have_nearly_all_weight_within_the_bound() -> None:
     layer = FastSoftmax(D, H, window=WINDOW, buckets=BUCKETS, distance=DISTANCE)
     with torch.no_grad():
         layer.project_query.weight.fill_(100.0)
@@ -125,17 +120,17 @@ def test_rows_keep_their_sources() -> None:
     memory = make_memory(layer, encoded_ASD, PLACES)
     widened = select_rows(memory, torch.tensor([0, 0, 1, 1, 2, 2]))
     assert widened.rows == 2
-    assert widened.readings[0].key_AHES is memory.readings[0].key_AHES
+    assert widened.layers[0].key_AHES is memory.layers[0].key_AHES
     fewer = select_rows(widened, torch.tensor([5, 4, 0, 1]))
     assert (len(fewer.places_AS), fewer.rows) == (2, 2)
     for name in ("key_AHES", "value_AHSE"):
-        assert torch.equal(getattr(fewer.readings[0], name), getattr(memory.readings[0], name)[[2, 0]])
+        assert torch.equal(getattr(fewer.layers[0], name), getattr(memory.layers[0], name)[[2, 0]])
     assert torch.equal(fewer.places_AS, PLACES[[2, 0]])
     assert memory.added_A11S is not None
     assert torch.equal(fewer.added_A11S, memory.added_A11S[[2, 0]])
 
 
-def test_a_distance_without_a_bucket_is_refused() -> None:
+def test_a_distance_without_a_bucket_is_rejected() -> None:
     with pytest.raises(ConfigError) as error:
         FastSoftmax(D, H, window=WINDOW, buckets=8, distance=4)
     assert str(error.value) == (

@@ -1,7 +1,4 @@
-"""Linear attention against loops over single positions, in every form it is computed in.
-
-Legend: B batch, T time, H heads, E width of a head, D width.
-"""
+"""Linear attention against loops over single positions: in steps, in chunks, and with a carried state."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from chainrule.layers.attention import linear
 from chainrule.layers.attention.linear import (
     CHUNK,
     SPANS,
@@ -20,7 +18,6 @@ from chainrule.layers.attention.linear import (
     LinearState,
     linear_attention,
 )
-from chainrule.layers.attention.self_attention import linear as module
 from chainrule.types import select_rows
 
 B, H, E = 2, 3, 4
@@ -58,38 +55,38 @@ def naive(query_TE: Tensor, key_TE: Tensor, value_TE: Tensor, decay: float) -> T
 def pieces(
     given: tuple[Tensor, Tensor, Tensor], sizes: list[int], decay_H: Tensor | None
 ) -> tuple[Tensor, LinearState]:
-    """The same positions read so many at a time."""
-    state, found = None, []
+    """The same positions, `sizes` at a time."""
+    state, mixed = None, []
     for piece in zip(*(part.split(sizes, 2) for part in given), strict=True):
-        found_BHTE, state = linear_attention(*piece, state, decay_H)
-        found.append(found_BHTE)
+        mixed_BHTE, state = linear_attention(*piece, state, decay_H)
+        mixed.append(mixed_BHTE)
     assert state is not None
-    return torch.cat(found, 2), state
+    return torch.cat(mixed, 2), state
 
 
 @decays
 @lengths
 def test_it_equals_the_formula_by_loops(length: int, decay_H: Tensor | None) -> None:
     given = parts(length)
-    found_BHTE, _ = linear_attention(*given, None, decay_H)
+    mixed_BHTE, _ = linear_attention(*given, None, decay_H)
     row, gammas = 1, [1.0] * H if decay_H is None else decay_H.tolist()
     for head, gamma in enumerate(gammas):
         expected_TE = naive(*(part[row, head] for part in given), gamma)
-        torch.testing.assert_close(found_BHTE[row, head], expected_TE)
+        torch.testing.assert_close(mixed_BHTE[row, head], expected_TE)
 
 
 @decays
 @lengths
-def test_all_at_once_is_one_after_the_other(length: int, decay_H: Tensor | None) -> None:
+def test_all_at_once_equals_step_by_step(length: int, decay_H: Tensor | None) -> None:
     given = parts(length)
-    found_BHTE, state = linear_attention(*given, None, decay_H)
+    mixed_BHTE, state = linear_attention(*given, None, decay_H)
     stepped_BHTE, last = pieces(given, [1] * length, decay_H)
-    torch.testing.assert_close(found_BHTE, stepped_BHTE)
+    torch.testing.assert_close(mixed_BHTE, stepped_BHTE)
     torch.testing.assert_close(tuple(state), tuple(last))
 
 
 @decays
-def test_a_state_carried_over_several_calls_is_one_call(decay_H: Tensor | None) -> None:
+def test_several_calls_with_a_carried_state_equal_one_call(decay_H: Tensor | None) -> None:
     sizes = [3, 1, CHUNK, 2 * CHUNK + 5, 1, CHUNK - 1]
     given = parts(sum(sizes))
     whole_BHTE, state = linear_attention(*given, None, decay_H)
@@ -98,7 +95,7 @@ def test_a_state_carried_over_several_calls_is_one_call(decay_H: Tensor | None) 
     torch.testing.assert_close(tuple(state), tuple(last))
 
 
-def test_the_state_is_the_two_sums() -> None:
+def test_the_state_consists_of_the_two_sums() -> None:
     _, key, value = given = parts(CHUNK + 3)
     _, (sum_BHEE, norm_BHE) = linear_attention(*given, None, DECAY)
     head, place = 1, CHUNK + 2
@@ -113,11 +110,11 @@ def test_the_state_is_the_two_sums() -> None:
 
 @decays
 @pytest.mark.parametrize("carried", [False, True])
-@pytest.mark.parametrize("length", [1, 3, 7])  # a step; less than a chunk; chunks and a rest
-def test_gradients_are_finite_differences(
+@pytest.mark.parametrize("length", [1, 3, 7])  # one step; less than a chunk; chunks and a remainder
+def test_gradients_equal_finite_differences(
     length: int, carried: bool, decay_H: Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CHUNK", 3)
+    monkeypatch.setattr(linear, "CHUNK", 3)
     before = linear_attention(*parts(2, seed=1), None, decay_H)[1] if carried else ()
     given = [*parts(length), *before, *([] if decay_H is None else [decay_H * 0.9])]
     inputs = [tensor[:1, :2, :, :2] if tensor.dim() == 4 else tensor for tensor in given]
@@ -129,55 +126,55 @@ def test_gradients_are_finite_differences(
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         state = LinearState(*tensors[3:5]) if carried else None
         gamma_H = None if decay_H is None else tensors[-1]
-        found_BHTE, (sum_BHEE, norm_BHE) = linear_attention(*tensors[:3], state, gamma_H)
-        return found_BHTE, sum_BHEE, norm_BHE
+        mixed_BHTE, (sum_BHEE, norm_BHE) = linear_attention(*tensors[:3], state, gamma_H)
+        return mixed_BHTE, sum_BHEE, norm_BHE
 
     assert torch.autograd.gradcheck(run, tuple(inputs))
 
 
-def test_what_is_kept_for_the_gradient_grows_with_the_length_alone() -> None:
+def test_memory_for_the_gradient_is_linear_in_the_length() -> None:
     def kept(length: int) -> int:
-        """Numbers that are saved for the backward pass, each memory once."""
+        """Number of values saved for the backward pass, counting each storage once."""
         given = [part.requires_grad_() for part in parts(length)]
-        found: dict[int, int] = {}
+        sizes: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:
-            found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // 8
-            held.append(tensor)  # so that no two of them are given the same place
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // 8
+            held.append(tensor)  # so that no two storages have the same address
             return tensor
 
         held: list[Tensor] = []
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             linear_attention(*given, None, DECAY)  # type: ignore[arg-type]
-        return sum(found.values())
+        return sum(sizes.values())
 
     four, eight = kept(4 * CHUNK), kept(8 * CHUNK)
     assert eight < 2.1 * four
-    # A chunk keeps its C × C scores and a sum of E × E, where T sums would be as many as its positions.
+    # A chunk saves its M × M scores and one sum of E × E; one sum per position would be far more.
     assert eight < 8 * CHUNK * B * H * (2 * CHUNK + 16 * E)
 
 
 @pytest.mark.parametrize("length", [1, CHUNK + 5])
-def test_sums_stay_whole_under_autocast(length: int) -> None:
+def test_sums_keep_full_precision_under_autocast(length: int) -> None:
     given = [part.bfloat16() for part in parts(length)]
     exact_BHTE, exact = linear_attention(*(part.double() for part in given), None, DECAY)  # type: ignore[arg-type]
     with torch.autocast("cpu", torch.bfloat16):
-        found_BHTE, state = linear_attention(*given, None, DECAY.float())  # type: ignore[arg-type]
+        mixed_BHTE, state = linear_attention(*given, None, DECAY.float())  # type: ignore[arg-type]
         again_BHTE, _ = linear_attention(*given, state, DECAY.float())  # type: ignore[arg-type]
-    assert found_BHTE.dtype == again_BHTE.dtype == torch.bfloat16
+    assert mixed_BHTE.dtype == again_BHTE.dtype == torch.bfloat16
     assert {tensor.dtype for tensor in state} == {torch.float32}
     assert {tensor.dtype for tensor in exact} == {torch.float64}
     torch.testing.assert_close(tuple(state), tuple(part.float() for part in exact), atol=1e-4, rtol=1e-5)
-    torch.testing.assert_close(found_BHTE, exact_BHTE.bfloat16(), atol=0.02, rtol=0.01)
+    torch.testing.assert_close(mixed_BHTE, exact_BHTE.bfloat16(), atol=0.02, rtol=0.01)
 
 
 def test_keys_whose_features_vanish_give_no_nan() -> None:
     query, key, value = parts(3)
-    found_BHTE, _ = linear_attention(query, key - 1000, value)
-    assert torch.equal(found_BHTE, torch.zeros_like(found_BHTE))
+    mixed_BHTE, _ = linear_attention(query, key - 1000, value)
+    assert torch.equal(mixed_BHTE, torch.zeros_like(mixed_BHTE))
 
 
-def test_heads_begin_with_memories_from_short_to_long() -> None:
+def test_heads_start_with_memories_from_short_to_long() -> None:
     gamma_H = Decay(5)()
     spans = [1 / (1 - gamma) for gamma in gamma_H.tolist()]
     ratio = (SPANS[1] / SPANS[0]) ** (1 / 4)
@@ -191,7 +188,7 @@ def layer(*, decay: bool, dropout: float = 0.0) -> LinearSelfAttention:
 
 
 @pytest.mark.parametrize("decay", [False, True])
-def test_the_layer_is_projections_around_the_formula(decay: bool) -> None:
+def test_the_layer_equals_projections_around_the_formula(decay: bool) -> None:
     attention, inputs_BTD = layer(decay=decay), torch.randn(2, 5, 6, dtype=torch.float64)
     query, key, value = (inputs_BTD @ attention.project_in.weight.T).chunk(3, -1)
     heads = []
@@ -200,21 +197,21 @@ def test_the_layer_is_projections_around_the_formula(decay: bool) -> None:
         gamma = 1.0 if attention.decay is None else attention.decay()[head].item()
         heads.append(torch.stack([naive(query[b, :, at], key[b, :, at], value[b, :, at], gamma) for b in range(2)]))
     expected_BTD = torch.cat(heads, -1) @ attention.project_out.weight.T
-    found_BTD, state = attention(inputs_BTD, None)
+    mixed_BTD, state = attention(inputs_BTD, None)
     assert state is None
-    torch.testing.assert_close(found_BTD, expected_BTD)
+    torch.testing.assert_close(mixed_BTD, expected_BTD)
 
 
-def test_the_layer_goes_on_from_any_choice_of_rows() -> None:
+def test_the_layer_continues_from_any_selection_of_rows() -> None:
     attention, inputs_BTD = layer(decay=True), torch.randn(3, 5, 6, dtype=torch.float64)
     whole_BTD, _ = attention(inputs_BTD, None)
     _, state = attention(inputs_BTD[:, :4], attention.start(3))
     rows_K = torch.tensor([2, 0, 0, 1])
-    found_KTD, _ = attention(inputs_BTD[rows_K, 4:], select_rows(state, rows_K))
-    torch.testing.assert_close(found_KTD, whole_BTD[rows_K, 4:])
+    mixed_KTD, _ = attention(inputs_BTD[rows_K, 4:], select_rows(state, rows_K))
+    torch.testing.assert_close(mixed_KTD, whole_BTD[rows_K, 4:])
 
 
-def test_the_layer_drops_its_output_in_training_alone() -> None:
+def test_the_layer_drops_its_output_only_in_training() -> None:
     attention, inputs_BTD = layer(decay=True, dropout=0.5), torch.randn(2, 5, 6, dtype=torch.float64)
     whole_BTD, _ = attention.eval()(inputs_BTD, None)
     dropped_BTD, _ = attention.train()(inputs_BTD, None)

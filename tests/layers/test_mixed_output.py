@@ -1,7 +1,4 @@
-"""The mixture of two predictions against its formula, over every output layer.
-
-Legend: N places, D width, V vocabulary.
-"""
+"""The mixture of two predictions against its formula, over every output layer."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def mixed(name: str) -> MixedOutput:
 
 
 @layers
-def test_a_mixture_is_what_the_formula_says(name: str) -> None:
+def test_a_mixture_equals_the_formula(name: str) -> None:
     output, first_ND, second_ND = mixed(name), torch.randn(5, D), torch.randn(5, D)
     targets_N = torch.tensor([0, 3, 12, 7, 1])
     for gamma in (0.0, 0.25, 0.9, 1.0):
@@ -34,10 +31,10 @@ def test_a_mixture_is_what_the_formula_says(name: str) -> None:
         expected_NV = (1 - gamma) * output.base.log_probs(first_ND).exp() + gamma * output.base.log_probs(
             second_ND
         ).exp()
-        found_NV = output.log_probs(packed_ND)
-        torch.testing.assert_close(found_NV.exp(), expected_NV)
-        torch.testing.assert_close(found_NV.exp().sum(1), torch.ones(5))
-        torch.testing.assert_close(output.log_prob(packed_ND, targets_N), found_NV.gather(1, targets_N[:, None])[:, 0])
+        mixed_NV = output.log_probs(packed_ND)
+        torch.testing.assert_close(mixed_NV.exp(), expected_NV)
+        torch.testing.assert_close(mixed_NV.exp().sum(1), torch.ones(5))
+        torch.testing.assert_close(output.log_prob(packed_ND, targets_N), mixed_NV.gather(1, targets_N[:, None])[:, 0])
 
 
 @layers
@@ -49,7 +46,7 @@ def test_features_of_the_plain_width_are_not_mixed(name: str) -> None:
 
 
 @layers
-def test_the_loss_is_that_of_the_first_prediction(name: str) -> None:
+def test_the_loss_equals_that_of_the_first_prediction(name: str) -> None:
     output, first_ND, targets_N = mixed(name), torch.randn(4, D), torch.tensor([1, 0, 5, 2])
     packed_ND = pack(first_ND, torch.randn(4, D), torch.zeros(4))
     weights_N = torch.tensor([1.0, 0.0, 1.0, 0.5])
@@ -59,7 +56,7 @@ def test_the_loss_is_that_of_the_first_prediction(name: str) -> None:
     torch.testing.assert_close(found, output.base.loss(first_ND, targets_N, weights_N))
 
 
-def test_the_ends_of_the_odds_leave_one_prediction_exactly() -> None:
+def test_extreme_odds_select_one_prediction_exactly() -> None:
     first_V, second_V = torch.randn(9).log_softmax(0), torch.randn(9).log_softmax(0)
     assert torch.equal(mix(first_V, second_V, torch.tensor(NEVER)), first_V)
     assert torch.equal(mix(first_V, second_V, torch.tensor(-NEVER)), second_V)

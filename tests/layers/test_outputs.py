@@ -1,4 +1,4 @@
-"""Output layers: the laws they all keep, then the maths of each by a second route."""
+"""Output layers: the laws that hold for all of them, then the maths of each by a second route."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from chainrule.base.huffman import huffman_tree
 from chainrule.errors import ConfigError
 from chainrule.layers.outputs import OutputLayer, fused
 from chainrule.layers.outputs.adaptive import default_cutoffs
 from chainrule.layers.outputs.fused import linear_cross_entropy
-from chainrule.layers.outputs.hierarchical import huffman
 from chainrule.layers.outputs.sampled import Proposal, SamplerConfig
 from chainrule.registry import OUTPUTS
 from chainrule.types import Vocabulary
@@ -24,7 +24,7 @@ WIDTH = 16
 
 
 def vocabulary(size: int) -> Vocabulary:
-    """Zipfian counts in an order that is not that of the ids, the last id unseen."""
+    """Zipfian counts in an order that differs from the ids; the last id is unseen."""
     counts = np.random.default_rng(0).permutation(2000 // np.arange(1, size + 1))
     counts[-1] = 0
     return Vocabulary(size, 0, counts.astype(np.int64))
@@ -75,9 +75,9 @@ def test_training_lowers_the_exact_loss(name: str, size: int) -> None:
 @every_layer
 def test_saved_and_loaded_gives_identical_numbers(name: str) -> None:
     layer, (hidden, _) = build(name, 100), positions(100)
-    other = Vocabulary(100, 0, np.arange(100))  # what follows from the counts comes with the checkpoint
+    other = Vocabulary(100, 0, np.arange(100))  # everything that depends on the counts is in the checkpoint
     loaded = OUTPUTS.get(name).make(layer.config, WIDTH, other)
-    if name == "adaptive":  # the bands have the shape that the counts gave them
+    if name == "adaptive":  # the shapes of the bands depend on the counts
         cutoffs = tuple(layer.ends[:-1])
         loaded = OUTPUTS.get(name).make(type(layer).Config(cutoffs=cutoffs), WIDTH, other)
     loaded.load_state_dict(layer.state_dict())
@@ -130,13 +130,13 @@ def test_small_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch)
     layer, (hidden, targets) = build(name, 50), positions(50)
     whole = layer.log_prob(hidden, targets)
     monkeypatch.setattr("chainrule.layers.outputs.base.CHUNK_BYTES", 4 * 50 * 2)
-    monkeypatch.setattr("chainrule.layers.outputs.hierarchical.ROWS", 2)
+    monkeypatch.setattr("chainrule.layers.outputs.hierarchical.CHUNK_POSITIONS", 2)
     torch.testing.assert_close(layer.log_prob(hidden, targets), whole)
 
 
 @pytest.mark.parametrize("name", ["softmax", "hierarchical", "adaptive"])
 @pytest.mark.parametrize("stored", [0, 10**6])
-def test_likelihood_layers_lose_the_exact_likelihood(name: str, stored: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_of_likelihood_layers_is_exact(name: str, stored: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "STORED_ENTRIES", stored)
     layer, (hidden, targets) = build(name, 50), positions(50, rows=40)
     loss, exact = layer.loss(hidden, targets), -layer.log_prob(hidden, targets).sum()
@@ -152,12 +152,12 @@ def test_tied_weights_take_gradients_from_both_uses(name: str) -> None:
     assert len({id(p) for p in [*layer.parameters(), *embedding.parameters()]}) == 2
     torch.manual_seed(5)
     layer.loss(embedding(targets), targets).backward()
-    apart = build(name, 50)
-    apart.weight_VD.data, apart.bias_V.data = embedding.weight.data.clone(), layer.bias_V.data.clone()
+    untied = build(name, 50)
+    untied.weight_VD.data, untied.bias_V.data = embedding.weight.data.clone(), layer.bias_V.data.clone()
     below = embedding.weight.detach().clone().requires_grad_()
     torch.manual_seed(5)
-    apart.loss(below[targets], targets).backward()
-    torch.testing.assert_close(embedding.weight.grad, apart.weight_VD.grad + below.grad)
+    untied.loss(below[targets], targets).backward()
+    torch.testing.assert_close(embedding.weight.grad, untied.weight_VD.grad + below.grad)
 
 
 def test_wrong_uses_are_named() -> None:
@@ -165,31 +165,32 @@ def test_wrong_uses_are_named() -> None:
     with pytest.raises(ConfigError) as caught:
         build("hierarchical", 50).tie(table)
     assert str(caught.value) == (
-        "the output layer 'hierarchical' has no vector for each word, so it cannot share the embedding: "
-        "turn tying off or choose softmax, sampled or nce"
+        "the output layer 'hierarchical' has no vector per word, so it cannot share the embedding: "
+        "set model.tied=false, or choose softmax, sampled or nce"
     )
     with pytest.raises(ConfigError) as caught:
         build("softmax", 50).tie(table)
     assert str(caught.value) == (
         "cannot tie an embedding of shape (50, 3) to output vectors of shape (50, 16): "
-        "make the embedding as wide as the last layer, or turn tying off"
+        "make the embedding as wide as the last layer, or set model.tied=false"
     )
     with pytest.raises(ConfigError) as caught:
         build("softmax", 1)
     assert str(caught.value) == (
-        "an output layer needs at least 2 tokens to choose from, but the vocabulary has 1: "
+        "an output layer needs a vocabulary of at least 2 tokens, but this one has 1: "
         "train on a longer text or with another tokenizer"
     )
     with pytest.raises(ConfigError) as caught:
         build("adaptive", 50, cutoffs=(20, 10))
     assert str(caught.value) == (
-        "the adaptive cutoffs are [20, 10], but they must rise between 1 and 49 "
-        "for a vocabulary of 50: leave them out to have them chosen"
+        "output.cutoffs = [20, 10]: expected increasing ranks between 1 and 49 "
+        "for a vocabulary of 50; leave them out to choose them by coverage"
     )
     with pytest.raises(ConfigError) as caught:
         build("adaptive", 50, cutoffs=(10, 20, 30))
     assert str(caught.value) == (
-        "the last of 3 adaptive bands would be 16/4^3 < 1 wide: widen the model, lower div_value or give fewer cutoffs"
+        "the last of 3 adaptive bands would be 16/4^3 < 1 wide: "
+        "use a wider model, a lower output.div_value or fewer output.cutoffs"
     )
 
 
@@ -230,7 +231,7 @@ def test_fused_cross_entropy_equals_torch(
     torch.testing.assert_close(torch.autograd.grad(3 * ours, leaves), torch.autograd.grad(3 * theirs, leaves))
 
 
-def test_fused_cross_entropy_computes_only_the_gradients_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_cross_entropy_computes_only_the_gradients_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "STORED_ENTRIES", 0)
     hidden, weight, targets = torch.randn(4, 5, requires_grad=True), torch.randn(9, 5), torch.arange(4)
     expected = functional.cross_entropy(hidden @ weight.T, targets, reduction="sum")
@@ -251,7 +252,7 @@ def test_fused_cross_entropy_survives_extreme_scores(monkeypatch: pytest.MonkeyP
     assert torch.isfinite(weight.grad).all()
 
 
-def test_label_smoothing_is_for_training_alone() -> None:
+def test_label_smoothing_applies_only_in_training() -> None:
     layer, (hidden, targets) = build("softmax", 50, label_smoothing=0.2), positions(50)
     exact = -layer.log_prob(hidden, targets).sum()
     assert not torch.isclose(layer.loss(hidden, targets), exact)
@@ -261,11 +262,11 @@ def test_label_smoothing_is_for_training_alone() -> None:
 # --- hierarchical ----------------------------------------------------------------------------------------------------
 
 
-def code_lengths(children_I2: np.ndarray) -> dict[int, int]:
+def code_lengths(children_J2: np.ndarray) -> dict[int, int]:
     lengths, todo = {}, [(0, 0)]
     while todo:
         node, depth = todo.pop()
-        for child in children_I2[node].tolist():
+        for child in children_J2[node].tolist():
             if child < 0:
                 lengths[~child] = depth + 1
             else:
@@ -274,7 +275,7 @@ def code_lengths(children_I2: np.ndarray) -> dict[int, int]:
 
 
 def naive_huffman_cost(counts: list[int]) -> int:
-    """The least Σ count · length: each merge adds its mass once."""
+    """The minimum of Σ count · length: each merge adds its mass once."""
     heap, cost = list(counts), 0
     heapq.heapify(heap)
     while len(heap) > 1:
@@ -285,10 +286,10 @@ def naive_huffman_cost(counts: list[int]) -> int:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_huffman_codes_are_as_short_as_can_be(seed: int) -> None:
+def test_huffman_codes_are_optimal(seed: int) -> None:
     generator = np.random.default_rng(seed)
     counts = (generator.pareto(1, size=int(generator.integers(2, 200))) * 10).astype(np.int64) + 1
-    children, mass = huffman(counts)
+    children, mass = huffman_tree(counts)
     lengths = code_lengths(children)
     assert sorted(lengths) == list(range(len(counts)))
     assert sum(counts[word] * length for word, length in lengths.items()) == naive_huffman_cost(counts.tolist())
@@ -304,7 +305,7 @@ def test_hierarchical_starts_from_the_word_frequencies() -> None:
     torch.testing.assert_close(start, expected)
 
 
-def test_hierarchical_gradient_equals_that_of_the_plain_product() -> None:
+def test_hierarchical_gradient_equals_that_of_the_product_of_decisions() -> None:
     layer, (hidden, targets) = build("hierarchical", 40), positions(40)
     hidden.requires_grad_()
     above = {}
@@ -344,7 +345,7 @@ def make_adaptive() -> OutputLayer:
     return make(make.Config(), WIDTH, vocabulary(1000))
 
 
-def test_adaptive_agrees_with_torchs_own_and_starts_from_the_frequencies() -> None:
+def test_adaptive_equals_torch_and_starts_from_the_frequencies() -> None:
     layer, fresh, (hidden, _) = build("adaptive", 1000), make_adaptive(), positions(1000)
     torch.testing.assert_close(
         fresh.log_probs(torch.zeros(1, WIDTH))[0].double(),
@@ -357,7 +358,7 @@ def test_adaptive_agrees_with_torchs_own_and_starts_from_the_frequencies() -> No
         twin.head.weight.copy_(layer.head.weight)
         twin.head.bias.copy_(layer.head.bias)
         for theirs, project, band in zip(twin.tail, layer.projects, layer.bands, strict=True):
-            band.bias.zero_()  # torch's bands have none
+            band.bias.zero_()  # the bands of torch have no biases
             theirs[0].weight.copy_(project.weight)
             theirs[1].weight.copy_(band.weight)
     torch.testing.assert_close(layer.log_probs(hidden), twin.log_prob(hidden)[:, layer.rank_V])
@@ -423,7 +424,7 @@ def test_sampled_gradient_tends_to_the_exact_one(proposal: str) -> None:
 
 
 def test_sampled_normaliser_is_unbiased() -> None:
-    """Z̃ over all outcomes of two draws from three words, weighted by their chances, is Z."""
+    """The mean of Z̃ over all outcomes of two draws from three words is Z."""
     layer = build("sampled", 3, samples=2)
     hidden, targets = positions(3, rows=1)
     scores = functional.linear(hidden, layer.weight_VD, layer.bias_V)[0].detach()
@@ -444,7 +445,7 @@ def expected_nce_gradient(layer: OutputLayer, h: Tensor, truth_V: Tensor, k: int
 
 
 def nce_toy() -> tuple[OutputLayer, Tensor, Tensor]:
-    """A layer over six words whose scores already sum to one, as NCE takes them to, a position and a truth."""
+    """A layer over six words whose exp(scores) sum to one, as NCE assumes, a position and a true distribution."""
     layer, h = build("nce", 6), positions(6)[0][0]
     layer.bias_V.data -= (layer.weight_VD @ h + layer.bias_V).logsumexp(0).item()
     return layer, h, torch.tensor([0.4, 0.3, 0.1, 0.1, 0.05, 0.05])
@@ -453,7 +454,7 @@ def nce_toy() -> tuple[OutputLayer, Tensor, Tensor]:
 def test_nce_gradient_tends_to_the_likelihood_gradient_as_k_grows() -> None:
     layer, h, truth_V = nce_toy()
     scores_V = functional.linear(h, layer.weight_VD, layer.bias_V)
-    # With Z taken as 1 the model is exp(s), and Σ exp(s) stands for the constraint that it be one.
+    # With Z taken as 1 the model is exp(s), and Σ exp(s) is the penalty for the constraint that it sums to one.
     normalised = gradient(-(truth_V * scores_V.log_softmax(0)).sum(), layer)
     scores_V = functional.linear(h, layer.weight_VD, layer.bias_V)
     assert relative(gradient(-(truth_V * scores_V).sum() + scores_V.exp().sum(), layer), normalised) < 1e-5

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
-from chainrule.layers.recurrent.kernel import run, serves
+from chainrule.layers.recurrent.kernel import has_kernel, run_kernel
 from chainrule.layers.recurrent.stack import (
-    KINDS,
+    CELLS,
     Bidirectional,
     Recurrence,
     RecurrentLayer,
@@ -19,7 +19,7 @@ from chainrule.layers.recurrent.stack import (
 )
 from chainrule.types import detach_state, select_rows
 
-VARIANTS = [(kind, {}) for kind in KINDS] + [("rnn", {"activation": "relu"}), ("gru", {"reset": "after"})]
+VARIANTS = [(kind, {}) for kind in CELLS] + [("rnn", {"activation": "relu"}), ("gru", {"reset": "after"})]
 IDS = [" ".join([kind, *options.values()]) for kind, options in VARIANTS]
 variants = pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=IDS)
 
@@ -70,7 +70,7 @@ def random_state(stack: Recurrence, batch: int) -> list:
 
 
 def scalar(hidden: Tensor, state: list) -> Tensor:
-    """A number that every output, and every part of the last state, moves differently."""
+    """A number that depends differently on every output and every part of the last state."""
     parts = [hidden] + [part for parts in state for part in parts]
     return sum((part * torch.linspace(-1, 2, part.numel(), dtype=part.dtype).view(part.shape)).sum() for part in parts)
 
@@ -102,12 +102,12 @@ def test_gradients_equal_finite_differences(kind: str, options: dict) -> None:
     assert torch.autograd.gradcheck(run, leaves)
 
 
-# Where each of our blocks is in torch's order of gates.
+# The index of each block in the gate order of torch.
 ORDER = {"rnn": [0], "lstm": [2, 0, 1, 3], "gru": [2, 1, 0]}
 
 
 def from_torch(peer: nn.RNNBase, stack: Recurrence, kind: str, suffixes: tuple[str, ...] = ("l0", "l1")) -> None:
-    """Give the layers of a stack torch's weights of the layers with these suffixes."""
+    """Copy the weights of the torch layers with these suffixes into the layers of a stack."""
     order = ORDER[kind]
     for layer, suffix in zip(stack.layers, suffixes, strict=True):
         pick = [
@@ -117,7 +117,7 @@ def from_torch(peer: nn.RNNBase, stack: Recurrence, kind: str, suffixes: tuple[s
         layer.weight_input_GD.data, layer.weight_hidden_GH.data = pick[0].clone(), pick[1].clone()
         if layer.extra is None:
             layer.bias_G.data = pick[2] + pick[3]
-        else:  # torch's candidate keeps its two biases apart
+        else:  # the candidate of torch has two separate biases
             width = stack.hidden_size
             layer.extra.data = pick[3][:width].clone()
             layer.bias_G.data = pick[2] + torch.cat([torch.zeros_like(pick[3][:width]), pick[3][width:]])
@@ -236,7 +236,7 @@ PEERS = pytest.mark.parametrize(
 
 
 def packed(peer: nn.RNNBase, inputs_BTD: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """torch's own answer to rows of unequal lengths: hidden_BTU, and the last states, each (layers, B, H)."""
+    """The result of torch for rows of unequal lengths: hidden_BTU, and the last states, each (layers, B, U)."""
     rows = nn.utils.rnn.pack_padded_sequence(inputs_BTD, LENGTHS, batch_first=True, enforce_sorted=False)
     hidden, last = peer(rows)
     return nn.utils.rnn.pad_packed_sequence(hidden, batch_first=True)[0], last if isinstance(last, tuple) else (last,)
@@ -274,7 +274,7 @@ def test_both_directions_equal_torch(kind: str, peer_class: type, options: dict,
     else:
         peer_hidden, end = peer(inputs)
         parts = end if isinstance(end, tuple) else (end,)
-    # torch gives the directions one after the other
+    # torch concatenates the directions along the layers
     peer_last = [tuple(torch.cat([*part[2 * depth : 2 * depth + 2]], 1) for part in parts) for depth in range(2)]
     torch.testing.assert_close((hidden, last), (peer_hidden, peer_last))
     weights = [stack.leftward[0].layers[0].weight_hidden_GH, stack.rightward[1].layers[0].weight_input_GD]
@@ -312,7 +312,7 @@ def test_advancing_by_gates_equals_one_pass(kind: str, options: dict) -> None:
     )
 
 
-def test_rows_of_a_batch_do_not_meet() -> None:
+def test_rows_of_a_batch_are_independent() -> None:
     stack, inputs = Recurrence("lstm", 4, 5, layers=2), torch.randn(4, 6, 4)
     rows = torch.tensor([2, 0])
     hidden, state = stack(inputs)
@@ -324,7 +324,7 @@ def test_variational_dropout_keeps_one_mask_over_time() -> None:
     torch.manual_seed(5)
     stack = Recurrence("rnn", 4, 64, layers=2, dropout=0.5, variational=True, activation="relu")
     first, second = stack.layers
-    with torch.no_grad():  # the first layer gives ones, and the second shows what it got
+    with torch.no_grad():  # the first layer outputs ones, and the second copies its input
         for parameter in stack.parameters():
             parameter.zero_()
         first.bias_G.fill_(1.0)
@@ -391,7 +391,7 @@ def test_initial_values() -> None:
         (
             ("gru", 4, 4),
             {"dropout": 1.0},
-            "dropout is 1.0, but it must be at least 0 and below 1: choose such a rate",
+            "dropout is 1.0: choose a rate of at least 0 and below 1",
         ),
     ],
 )
@@ -405,19 +405,19 @@ KERNEL = [variant for variant in VARIANTS if variant[0] in ("lstm", "gru")]
 kernel_variants = pytest.mark.parametrize(("kind", "options"), KERNEL, ids=lambda value: str(value))
 
 
-def test_the_kernel_has_two_kinds_of_cells_and_no_gradients() -> None:
+def test_the_kernel_supports_two_kinds_of_cells_without_gradients() -> None:
     for kind, options in VARIANTS:
         stack, inputs_BTD = Recurrence(kind, 5, 9, **options), torch.randn(1, 2, 5)
-        assert not serves(stack.cell, inputs_BTD)
+        assert not has_kernel(stack.cell, inputs_BTD)
         with torch.no_grad():
-            assert serves(stack.cell, inputs_BTD) == ((kind, options) in KERNEL)
-            assert not serves(stack.cell, inputs_BTD.double())
+            assert has_kernel(stack.cell, inputs_BTD) == ((kind, options) in KERNEL)
+            assert not has_kernel(stack.cell, inputs_BTD.double())
 
 
 @kernel_variants
 @pytest.mark.parametrize("rows", [1, 3, 6])
-@pytest.mark.parametrize("width", [9, 10])  # rows of weights that come in fours, and some left
-def test_some_steps_by_the_kernel_are_those_of_the_loop(kind: str, options: dict, rows: int, width: int) -> None:
+@pytest.mark.parametrize("width", [9, 10])  # the rows of the weights are, and are not, a multiple of four
+def test_the_kernel_equals_the_loop(kind: str, options: dict, rows: int, width: int) -> None:
     torch.manual_seed(0)
     stack = Recurrence(kind, 5, width, layers=2, dropout=0.5, **options).eval()
     inputs_BTD, state = 3 * torch.randn(rows, 7, 5), random_state(stack, rows)
@@ -425,28 +425,28 @@ def test_some_steps_by_the_kernel_are_those_of_the_loop(kind: str, options: dict
     before = torch.stack([part for layer in state for part in layer])
     lengths_B = torch.randint(1, 8, (rows,))
     for some in (None, lengths_B):
-        loop_BTU, loop_states = stack(inputs_BTD, state, some)  # a graph is wanted
+        loop_BTU, loop_states = stack(inputs_BTD, state, some)  # records a graph
         with torch.no_grad():
             kernel_BTU, kernel_states = stack(inputs_BTD, state, some)
         for row, length in enumerate([7] * rows if some is None else some.tolist()):
             torch.testing.assert_close(kernel_BTU[row, :length], loop_BTU[row, :length].detach(), atol=2e-6, rtol=1e-5)
         for loop, kernel in zip(loop_states, kernel_states, strict=True):
             torch.testing.assert_close(kernel, tuple(part.detach() for part in loop), atol=2e-6, rtol=1e-5)
-    assert torch.equal(before, torch.stack([part for layer in state for part in layer]))  # nobody wrote into it
+    assert torch.equal(before, torch.stack([part for layer in state for part in layer]))  # the state is not overwritten
 
 
 @kernel_variants
-@pytest.mark.parametrize("rows", [1, 3, 6])  # alone, together, together and some left
+@pytest.mark.parametrize("rows", [1, 3, 6])  # one row, fewer than four, more than four
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_both_directions_by_the_kernel_are_those_of_the_loop(
+def test_the_kernel_equals_the_loop_in_both_directions(
     kind: str, options: dict, rows: int, layers: int, ragged: bool
 ) -> None:
     torch.manual_seed(0)
     both = Bidirectional(kind, 5, 9, layers, dropout=0.5, **options).eval()
     inputs_BTD = 3 * torch.randn(rows, 7, 5)
     lengths_B = torch.randint(1, 8, (rows,)) if ragged else None
-    loop_BTU, loop_states = both(inputs_BTD, lengths_B)  # a graph is wanted
+    loop_BTU, loop_states = both(inputs_BTD, lengths_B)  # records a graph
     with torch.no_grad():
         kernel_BTU, kernel_states = both(inputs_BTD, lengths_B)
     for row, length in enumerate([7] * rows if lengths_B is None else lengths_B.tolist()):
@@ -457,11 +457,11 @@ def test_both_directions_by_the_kernel_are_those_of_the_loop(
             torch.testing.assert_close(other, one.detach(), atol=2e-6, rtol=1e-5)
 
 
-def test_the_kernel_bears_large_numbers() -> None:
+def test_the_kernel_handles_large_numbers() -> None:
     gates_BTG = torch.tensor([1e4, -1e4, 0.0, 80.0]).repeat_interleave(2).view(1, 1, 8)  # g i f o
     lstm = make_cell("lstm")
-    _, (_, cell_BU) = run(lstm, gates_BTG, torch.zeros(8, 2), None)
+    _, (_, cell_BU) = run_kernel(lstm, gates_BTG, torch.zeros(8, 2), None)
     assert cell_BU.abs().max() < 1e-37
-    _, (last_BU, cell_BU) = run(lstm, -gates_BTG, torch.zeros(8, 2), None)
+    _, (last_BU, cell_BU) = run_kernel(lstm, -gates_BTG, torch.zeros(8, 2), None)
     assert cell_BU.tolist() == [[-1.0, -1.0]]
     assert last_BU.abs().max() < 1e-6  # σ(-80)

@@ -1,7 +1,4 @@
-"""Attention over a source against loops over single vectors, and its hand-written gradient against finite differences.
-
-Legend: A sources, R rows, T time, Q queries, S source time, H width of queries, E width of encoder states.
-"""
+"""Attention to a source against loops over single vectors, and its hand-written gradient against finite differences."""
 
 from __future__ import annotations
 
@@ -10,63 +7,63 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.layers.attention.self_attention import source as source_attention
+from chainrule.layers.attention import source as source_attention
 from chainrule.layers.attention.source import SCORES, SourceAttention, SourceStates, additive_scores
 from chainrule.types import select_rows
 
-H, E = 4, 4
+U, E = 4, 4
 MASK = torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] * 4 + [False]])
 scores = pytest.mark.parametrize("score", SCORES)
 
 
 def made(score: str) -> tuple[SourceAttention, Tensor, Tensor]:
-    """An attention layer, encoder states of three sources ASE, and decoder states RTH, all in double precision."""
+    """An attention layer, encoder states of three sources ASE, and decoder states RTU, all in double precision."""
     torch.manual_seed(0)
-    layer = SourceAttention(score, H, E).double()
-    return layer, torch.randn(3, 5, E, dtype=torch.float64), torch.randn(3, 4, H, dtype=torch.float64)
+    layer = SourceAttention(score, U, E).double()
+    return layer, torch.randn(3, 5, E, dtype=torch.float64), torch.randn(3, 4, U, dtype=torch.float64)
 
 
-def naive_score(layer: SourceAttention, h_H: Tensor, e_E: Tensor) -> Tensor:
+def naive_score(layer: SourceAttention, h_U: Tensor, e_E: Tensor) -> Tensor:
     score = layer.score
     if layer.score.__class__ is SCORES["dot"]:
-        return h_H @ e_E
+        return h_U @ e_E
     if layer.score.__class__ is SCORES["general"]:
-        return h_H @ score.project.weight @ e_E
-    return score.vector_X @ (score.project_query.weight @ h_H + score.project.weight @ e_E + score.project.bias).tanh()
+        return h_U @ score.project.weight @ e_E
+    return score.vector_X @ (score.project_query.weight @ h_U + score.project.weight @ e_E + score.project.bias).tanh()
 
 
-def naive(layer: SourceAttention, h_H: Tensor, states: list[Tensor]) -> tuple[Tensor, Tensor]:
+def naive(layer: SourceAttention, h_U: Tensor, states: list[Tensor]) -> tuple[Tensor, Tensor]:
     """h~ = tanh(W [c; h]) and the weights, for one query and the states of one source without padding."""
-    exps = torch.stack([naive_score(layer, h_H, e_E).exp() for e_E in states])
+    exps = torch.stack([naive_score(layer, h_U, e_E).exp() for e_E in states])
     weights_S = exps / exps.sum()
     context_E = sum(weight * e_E for weight, e_E in zip(weights_S, states, strict=True))
     joint = torch.cat([layer.project_context.weight, layer.project_query.weight], 1)
-    return (joint @ torch.cat([context_E, h_H]) + layer.project_query.bias).tanh(), weights_S
+    return (joint @ torch.cat([context_E, h_U]) + layer.project_query.bias).tanh(), weights_S
 
 
 @scores
 def test_it_equals_the_formula_for_every_query(score: str) -> None:
-    layer, encoded_ASE, hidden_RTH = made(score)
-    vector_RTH, weights_RTS = layer(hidden_RTH, layer.make_memory(encoded_ASE, MASK))
+    layer, encoded_ASE, hidden_RTU = made(score)
+    vector_RTU, weights_RTS = layer(hidden_RTU, layer.make_memory(encoded_ASE, MASK))
     for row, states_SE in enumerate(encoded_ASE):
         states = [e_E for e_E, real in zip(states_SE, MASK[row], strict=True) if real]
-        for t in range(hidden_RTH.shape[1]):
-            expected_H, expected_S = naive(layer, hidden_RTH[row, t], states)
-            torch.testing.assert_close(vector_RTH[row, t], expected_H)
+        for t in range(hidden_RTU.shape[1]):
+            expected_U, expected_S = naive(layer, hidden_RTU[row, t], states)
+            torch.testing.assert_close(vector_RTU[row, t], expected_U)
             torch.testing.assert_close(weights_RTS[row, t, : len(states)], expected_S)
             assert torch.equal(weights_RTS[row, t, len(states) :], torch.zeros(5 - len(states), dtype=torch.float64))
 
 
 @scores
 def test_a_source_without_padding_needs_no_mask(score: str) -> None:
-    layer, encoded_ASE, hidden_RTH = made(score)
-    masked = layer(hidden_RTH, layer.make_memory(encoded_ASE, torch.ones_like(MASK)))
-    torch.testing.assert_close(layer(hidden_RTH, layer.make_memory(encoded_ASE, None)), masked)
+    layer, encoded_ASE, hidden_RTU = made(score)
+    masked = layer(hidden_RTU, layer.make_memory(encoded_ASE, torch.ones_like(MASK)))
+    torch.testing.assert_close(layer(hidden_RTU, layer.make_memory(encoded_ASE, None)), masked)
 
 
 @scores
 def test_gradients_equal_finite_differences(score: str) -> None:
-    layer, encoded_ASE, hidden_RTH = made(score)
+    layer, encoded_ASE, hidden_RTU = made(score)
     names = [name for name, _ in layer.named_parameters()]
 
     class Whole(torch.nn.Module):
@@ -74,14 +71,14 @@ def test_gradients_equal_finite_differences(score: str) -> None:
             super().__init__()
             self.layer = layer
 
-        def forward(self, encoded_ASE: Tensor, hidden_RTH: Tensor) -> tuple[Tensor, Tensor]:
-            return self.layer(hidden_RTH, self.layer.make_memory(encoded_ASE, MASK))
+        def forward(self, encoded_ASE: Tensor, hidden_RTU: Tensor) -> tuple[Tensor, Tensor]:
+            return self.layer(hidden_RTU, self.layer.make_memory(encoded_ASE, MASK))
 
-    def run(encoded_ASE: Tensor, hidden_RTH: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
+    def run(encoded_ASE: Tensor, hidden_RTU: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
         given = {f"layer.{name}": weight for name, weight in zip(names, weights, strict=True)}
-        return torch.func.functional_call(Whole(), given, (encoded_ASE, hidden_RTH))
+        return torch.func.functional_call(Whole(), given, (encoded_ASE, hidden_RTU))
 
-    leaves = [encoded_ASE, hidden_RTH[:, :2].clone(), *(parameter.detach().clone() for parameter in layer.parameters())]
+    leaves = [encoded_ASE, hidden_RTU[:, :2].clone(), *(parameter.detach().clone() for parameter in layer.parameters())]
     assert torch.autograd.gradcheck(run, [leaf.requires_grad_() for leaf in leaves])
 
 
@@ -100,11 +97,11 @@ def test_additive_scores_in_pieces_equal_all_at_once(chunk: int, monkeypatch: py
 
 
 @scores
-def test_what_stands_in_padding_changes_nothing(score: str) -> None:
-    layer, encoded_ASE, hidden_RTH = made(score)
-    before = layer(hidden_RTH, layer.make_memory(encoded_ASE, MASK))
+def test_the_contents_of_padding_have_no_effect(score: str) -> None:
+    layer, encoded_ASE, hidden_RTU = made(score)
+    before = layer(hidden_RTU, layer.make_memory(encoded_ASE, MASK))
     changed_ASE = torch.where(MASK[:, :, None], encoded_ASE, 1e3)
-    after = layer(hidden_RTH, layer.make_memory(changed_ASE, MASK))
+    after = layer(hidden_RTU, layer.make_memory(changed_ASE, MASK))
     assert torch.equal(before[0], after[0])
     assert torch.equal(before[1], after[1])
 
@@ -113,11 +110,11 @@ def test_what_stands_in_padding_changes_nothing(score: str) -> None:
 @pytest.mark.parametrize(
     ("picks", "sources", "rows"),
     [
-        ([[0, 0, 1, 1, 2, 2]], 3, 2),  # two hypotheses a sentence
-        ([[0, 0, 1, 1, 2, 2], [1, 0, 3, 3, 4, 5]], 3, 2),  # which change their places
-        ([[0, 0, 1, 1, 2, 2], [0, 1, 4, 4]], 2, 2),  # one sentence is done
+        ([[0, 0, 1, 1, 2, 2]], 3, 2),  # two hypotheses per sentence
+        ([[0, 0, 1, 1, 2, 2], [1, 0, 3, 3, 4, 5]], 3, 2),  # which are reordered
+        ([[0, 0, 1, 1, 2, 2], [0, 1, 4, 4]], 2, 2),  # one sentence is finished
         ([[2, 0, 1]], 3, 1),
-        ([[0, 0, 0, 2]], 4, 1),  # unequally many: each row has a source of its own
+        ([[0, 0, 0, 2]], 4, 1),  # unequal numbers: a copy of the source per row
         ([[1, 1, 0], [0, 2, 2, 0, 0]], 5, 1),
         ([[0, 1, 2, 0, 1, 2]], 6, 1),
     ],
@@ -129,9 +126,9 @@ def test_rows_of_one_source_share_it(score: str, picks: list[list[int]], sources
         memory, origin = select_rows((memory, origin), torch.tensor(pick))
     assert isinstance(memory, SourceStates)
     assert (len(memory.keys_ASX), len(memory.values_ASU), memory.rows) == (sources, sources, rows)
-    hidden_RTH = torch.randn(len(origin), 4, H, dtype=torch.float64)
-    copied = layer(hidden_RTH, layer.make_memory(encoded_ASE[origin], MASK[origin]))
-    torch.testing.assert_close(layer(hidden_RTH, memory), copied)
+    hidden_RTU = torch.randn(len(origin), 4, U, dtype=torch.float64)
+    copied = layer(hidden_RTU, layer.make_memory(encoded_ASE[origin], MASK[origin]))
+    torch.testing.assert_close(layer(hidden_RTU, memory), copied)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +140,8 @@ def test_rows_of_one_source_share_it(score: str, picks: list[list[int]], sources
         ),
         (
             ("dot", 4, 6),
-            "the dot score needs states of one width, but the decoder's have 4 and the encoder's 6: "
-            "make them equal or choose the general or the additive score",
+            "the dot score needs states of equal width, but the decoder's are 4 wide and the encoder's 6: "
+            "make them equal, or choose the general or the additive score",
         ),
     ],
 )

@@ -20,9 +20,9 @@ from chainrule.data.batches import BlockBatches, StreamBatches
 from chainrule.errors import ConfigError, DiskError
 from chainrule.objectives.likelihood import Likelihood
 from chainrule.objectives.scheduled_sampling import ScheduledSampling
+from chainrule.training.checkpoint_state import Average
 from chainrule.training.loop import Hooks, Trainer
 from chainrule.training.optimizers import make_optimizers, set_rate
-from chainrule.training.checkpoint_state import Average
 
 TOKENS = np.random.default_rng(0).integers(0, 13, 400).astype(np.uint8)
 PLAIN: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "schedule": "constant", "warmup": 0, "clip": 0, "log_steps": 1}

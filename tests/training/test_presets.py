@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from chainrule.api import make_config
 from chainrule.config import RunConfig
-from chainrule.tasks.presets import Size, resolve
+from chainrule.tasks.presets import resolve
+from chainrule.training.request import make_config
 
 
 def resolved(model: str = "lstm", tokens: int = 1_000_000, vocabulary: int = 8000, **training: Any) -> RunConfig:

@@ -8,11 +8,11 @@ import pytest
 
 from chainrule.config import TrainingConfig
 from chainrule.training.budget import Clock, progress
-from chainrule.training.schedules import Place, rate
+from chainrule.training.schedules import SchedulePoint, rate
 
 
-def at(progress: float, step: int = 500, epoch: float = 0.0, plateaus: int = 0) -> Place:
-    return Place(step, progress, epoch, plateaus)
+def at(progress: float, step: int = 500, epoch: float = 0.0, plateaus: int = 0) -> SchedulePoint:
+    return SchedulePoint(step, progress, epoch, plateaus)
 
 
 def config(**options: object) -> TrainingConfig:

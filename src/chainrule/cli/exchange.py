@@ -9,9 +9,6 @@ import typer
 
 from chainrule.cli.common import Json, RunPath, print_fields, print_json, print_note, show_progress
 
-UNITS = {"arpa": "n-grams", "hf": "files", "word2vec": "words"}
-READ_UNITS = {**UNITS, "hf": "bytes"}
-
 
 def export(
     run: RunPath,
@@ -24,9 +21,11 @@ def export(
     json: Json = False,
 ) -> None:
     """Export a run to a file format of other tools."""
+    from chainrule.interop.formats import FORMATS
     from chainrule.interop.formats import export as export_run
 
-    with show_progress("exporting", UNITS.get(to, "parts")) as progress:
+    unit = FORMATS[to].export_unit if to in FORMATS else "parts"
+    with show_progress("exporting", unit) as progress:
         done = export_run(run, path, to=to, progress=progress)
     record: dict[str, Any] = {"path": str(done.path), "bytes": done.bytes}
     record |= {} if done.words is None else {"words": done.words, "vector_size": done.vector_size}
@@ -47,9 +46,9 @@ def import_(
     json: Json = False,
 ) -> None:
     """Import a model of another tool as a run."""
-    from chainrule.interop.formats import format_of, import_run
+    from chainrule.interop.formats import detect_format, import_run
 
-    with show_progress("importing", READ_UNITS[format_of(path)]) as progress:
+    with show_progress("importing", detect_format(path).import_unit) as progress:
         folder = import_run(path, out, note=print_note, progress=progress)
     result = folder.read_result() or {}
     ngrams = result.get("ngrams", [])

@@ -1,37 +1,74 @@
-"""What all imports and exports share: finding one that is done already, and what is told of it."""
+"""Shared by all exchange formats: the description of a format, and the results of an import and an export."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import ConfigError
 
+Note = Callable[[str], None]
 
-class Exported(NamedTuple):
-    """What was written."""
+
+class ExportResult(NamedTuple):
+    """What an export wrote."""
 
     path: Path
     bytes: int
-    ngrams: Sequence[int] = ()  # by order, of an n-gram model
-    words: int | None = None  # of vectors
+    ngrams: Sequence[int] = ()  # number of n-grams by order; for n-gram models
+    words: int | None = None  # number of words; for word vectors
     vector_size: int | None = None
 
 
-def find_finished(out: Path, request: dict[str, Any], note: Callable[[str], None]) -> RunFolder | None:
-    """The run that the same import made before; None if the place is free."""
+class Importer(Protocol):
+    """Creates a run from a model of another tool. A repeated call finds the finished run."""
+
+    def __call__(
+        self, path: str | Path, out: str | Path, *, note: Note = ..., progress: Progress | None = None
+    ) -> RunFolder: ...
+
+
+class Exporter(Protocol):
+    """Writes the model of a run to files of another tool."""
+
+    def __call__(self, run: str | Path, path: str | Path, *, progress: Progress | None = None) -> ExportResult: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A file format of other tools, from and to which runs are converted."""
+
+    name: str
+    summary: str
+    import_run: Importer
+    export_run: Exporter
+    import_unit: str  # what the progress of an import counts
+    export_unit: str
+    suffixes: tuple[str, ...] = ()  # file name suffixes that identify the format
+    recognise: Callable[[Path], bool] = lambda path: False  # whether the content of a path is in this format
+
+    def matches(self, path: str | Path) -> bool:
+        """Whether a path is in this format, by the suffixes of a file or by its content."""
+        place = Path(path)
+        return (place.is_file() and not set(self.suffixes).isdisjoint(place.suffixes)) or self.recognise(place)
+
+
+def find_finished_import(out: Path, request: dict[str, Any], note: Note) -> RunFolder | None:
+    """The run of an earlier identical import; None if `out` does not exist."""
     if not out.exists():
         return None
     if RunFolder(out).read_request() != request:
         raise ConfigError(f"{out} exists already and was not made by this command; choose another --out")
-    note(f"{out} is finished already; choose another --out to import it anew")
+    note(f"{out} is finished already; choose another --out to import it again")
     return RunFolder(out)
 
 
-def figures(model: Any, seconds: float, memory: int) -> dict[str, Any]:
-    """What an import came to, told as a training tells it."""
+def import_result(model: Any, seconds: float, memory: int) -> dict[str, Any]:
+    """The result of an import, with the keys of a training result."""
     return {
         "steps": 0,
         "seconds": round(seconds, 2),

@@ -1,70 +1,43 @@
-"""The verbs `export` and `import`: which format is meant, and who reads or writes it."""
+"""The exchange formats, and the functions behind `chainrule export` and `chainrule import`.
+
+A new format is one module that defines a `Format`, and its entry in `FORMATS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
-from chainrule.errors import ConfigError, unknown_name
-from chainrule.interop.common import Exported
-from chainrule.interop.huggingface.folders import CONFIG, find_folder
+from chainrule.errors import unknown_name
+from chainrule.interop.arpa.runs import ARPA
+from chainrule.interop.common import ExportResult, Format, Note
+from chainrule.interop.huggingface.runs import HUGGING_FACE
+from chainrule.interop.word2vec import WORD2VEC
 
-FORMATS = ("arpa", "hf", "word2vec")
+__all__ = ["FORMATS", "ExportResult", "Format", "detect_format", "export", "import_run"]
 
-__all__ = ["FORMATS", "Exported", "export", "format_of", "import_run"]
+FORMATS: dict[str, Format] = {known.name: known for known in (ARPA, HUGGING_FACE, WORD2VEC)}
+"""All formats by name, in the order in which `detect_format` tries them."""
 
 
-def export(run: str | Path, path: str | Path, *, to: str = "arpa", progress: Progress | None = None) -> Exported:
-    """Write the model of a run's folder in a form that other tools read."""
-    if to == "hf":
-        from chainrule.interop.huggingface.runs import export_folder
-
-        return export_folder(run, path, progress=progress)
-    if to == "word2vec":
-        from chainrule.interop.word2vec import export_vectors
-
-        return export_vectors(run, path, progress=progress)
+def export(run: str | Path, path: str | Path, *, to: str = "arpa", progress: Progress | None = None) -> ExportResult:
+    """Write the model in a run folder to a format of another tool."""
     if to not in FORMATS:
         raise unknown_name("format", to, FORMATS)
-    from chainrule.interop.arpa.runs import export_arpa
-
-    return export_arpa(run, path, progress=progress)
+    return FORMATS[to].export_run(run, path, progress=progress)
 
 
 def import_run(
-    path: str | Path,
-    out: str | Path,
-    *,
-    note: Callable[[str], None] = lambda text: None,
-    progress: Progress | None = None,
+    path: str | Path, out: str | Path, *, note: Note = lambda text: None, progress: Progress | None = None
 ) -> RunFolder:
-    """Make a run of a model that another tool wrote. The same call again finds it done."""
-    kind = format_of(path)
-    if kind == "hf":
-        from chainrule.interop.huggingface.runs import import_folder
-
-        return import_folder(path, out, note=note, progress=progress)
-    if kind == "word2vec":
-        from chainrule.interop.word2vec import import_vectors
-
-        return import_vectors(path, out, note=note, progress=progress)
-    from chainrule.interop.arpa.runs import import_arpa
-
-    return import_arpa(path, out, note=note, progress=progress)
+    """Create a run from a model of another tool. A repeated call finds the finished run."""
+    return detect_format(path).import_run(path, out, note=note, progress=progress)
 
 
-def format_of(path: str | Path) -> str:
-    """In which format a model is, told by what is there: a folder or package, word vectors, else ARPA."""
-    if Path(path).is_dir():
-        if not (Path(path) / CONFIG).is_file():
-            raise ConfigError(f"{path} has no {CONFIG}; give a folder that transformers saved a model to")
-        return "hf"
-    if not Path(path).exists():
-        return "hf" if find_folder(str(path)) is not None else "arpa"
-    if ".arpa" in Path(path).suffixes:
-        return "arpa"
-    from chainrule.interop.word2vec import looks_like_vectors
+def detect_format(path: str | Path) -> Format:
+    """The first format that matches a file, a folder or the name of a package.
 
-    return "word2vec" if looks_like_vectors(path) else "arpa"
+    If none matches, it is ARPA, whose reader reports what is wrong with the path.
+    """
+    return next((known for known in FORMATS.values() if known.matches(path)), ARPA)

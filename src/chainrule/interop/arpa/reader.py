@@ -1,9 +1,7 @@
-"""What an ARPA file says, section by section, checked line by line; `arpa_trie.py` makes a table of it.
+"""The contents of an ARPA file, section by section, every line checked; `trie.py` builds a table from them.
 
-Files of many tools are read: fields between spaces or tabs, back-off weights left out, lines of a section in any order,
-blank lines anywhere, any text before the data, line ends of any kind, compressed files.
-
-Legend: R n-grams of a section, K words of an n-gram.
+The files of many tools are accepted: fields separated by spaces or tabs, missing back-off weights, the lines of a
+section in any order, blank lines anywhere, any text before the data, any kind of line end, and compressed files.
 """
 
 from __future__ import annotations
@@ -22,38 +20,38 @@ from chainrule.base.progress import Progress
 from chainrule.errors import DataError
 from chainrule.interop.arpa.numbers import take_number
 from chainrule.text.readers import Texts, open_texts
-from chainrule.text.tokenizers import word_table as wordtable
+from chainrule.text.tokenizers.word_table import TokenIndex
 
 UNK, EOS = 0, 1
-"""The ids of `<unk>` and of `<s>` and `</s>`; words follow in the order of the file."""
+"""The ids of `<unk>` and of `<s>` and `</s>`; the words follow in the order of the file."""
 
 COUNT = re.compile(rb"ngram\s+(\d+)\s*=\s*(\d+)")
-HEAD = re.compile(rb"\\(\d+)-grams:")
-NO_NUMBER, WRONG_FIELDS, NO_WEIGHT = 1, 2, 3
+SECTION_HEAD = re.compile(rb"\\(\d+)-grams:")
+BAD_PROBABILITY, BAD_FIELDS, BAD_WEIGHT = 1, 2, 3
 SPACE, TAB, NEWLINE, RETURN, BACKSLASH = 0x20, 0x09, 0x0A, 0x0D, 0x5C
 
 
 @dataclass
-class Section:
-    """N-grams of K words. What has no back-off weight in the file has 0, a factor of one."""
+class NgramSection:
+    """N n-grams of O words. A back-off weight that the file omits is 0, a factor of one."""
 
-    ids_RK: Array  # int32
-    probs_R: Array  # float32, log10
-    backoffs_R: Array  # float32, log10
-    lines_R: Array  # int64: where each stands in the file
+    ids_NO: Array  # int32
+    probs_N: Array  # float32, log10
+    backoffs_N: Array  # float32, log10
+    lines_N: Array  # int64: line numbers in the file
 
 
 @dataclass
-class Content:
-    """A whole file."""
+class ArpaContent:
+    """The contents of a file."""
 
-    words: list[str]  # the ids from 2 on
-    sections: list[Section]
+    words: list[str]  # of the ids from 2 on
+    sections: list[NgramSection]
     notes: list[str] = field(default_factory=list)
 
 
-class _Cursor:
-    """Goes through a file block by block, keeping count of lines."""
+class _LineCursor:
+    """Reads a file block by block and counts its lines."""
 
     def __init__(self, texts: Texts) -> None:
         self.name = texts.name
@@ -63,7 +61,7 @@ class _Cursor:
         self.at, self.line = 0, 0
 
     def more(self) -> bool:
-        """Have something to read; False at the end of the file."""
+        """Load the next block if the current one is used up; False at the end of the file."""
         while self.at >= len(self.block):
             if (block := next(self._blocks, None)) is None:
                 return False
@@ -71,7 +69,7 @@ class _Cursor:
         return True
 
     def next_line(self) -> bytes | None:
-        """The next line that is not blank, without white space around it; None at the end of the file."""
+        """The next line that is not blank, stripped; None at the end of the file."""
         while self.more():
             end = self.block.find(b"\n", self.at)
             end = len(self.block) if end < 0 else end
@@ -82,15 +80,15 @@ class _Cursor:
         return None
 
     def fail(self, what: str, line: int | None = None) -> NoReturn:
-        """Raise for a line, by default for the one just read."""
+        """Raise an error about a line, by default the current one."""
         raise DataError(f"{self.name}, line {self.line if line is None else line}: {what}")
 
 
-def read_content(path: str | Path, progress: Progress | None = None) -> Content:
+def read_arpa_content(path: str | Path, progress: Progress | None = None) -> ArpaContent:
     """All n-grams of a file."""
-    cursor = _Cursor(open_texts([path]))
+    cursor = _LineCursor(open_texts([path]))
     sizes = _read_counts(cursor)
-    reader = _Reader(cursor, sizes, progress)
+    reader = _SectionReader(cursor, sizes, progress)
     for k in range(1, len(sizes) + 1):
         reader.read(k)
     if (line := cursor.next_line()) != b"\\end\\":
@@ -98,15 +96,15 @@ def read_content(path: str | Path, progress: Progress | None = None) -> Content:
     return reader.content()
 
 
-def _read_counts(cursor: _Cursor) -> list[int]:
-    """The head of a file -> the number of n-grams of each order. The first section's own head is read over."""
+def _read_counts(cursor: _LineCursor) -> list[int]:
+    """Read the file up to the head of the first section -> the number of n-grams of each order."""
     while (line := cursor.next_line()) != b"\\data\\":
         if line is None or cursor.line > 1000 or b"\0" in line:
             raise DataError(f"{cursor.name} is not an ARPA file: it has no line \\data\\; give a model in ARPA format")
     sizes: list[int] = []
     while (line := cursor.next_line()) is not None and (found := COUNT.fullmatch(line)):
         if int(found[1]) != len(sizes) + 1:
-            cursor.fail(f"expected the count of {len(sizes) + 1}-grams but got '{_shown(line)}'; restore the file")
+            cursor.fail(f"expected the count of {len(sizes) + 1}-grams but got '{_excerpt(line)}'; restore the file")
         sizes.append(int(found[2]))
     if not sizes:
         cursor.fail("expected 'ngram 1=' and a number after \\data\\; restore the file")
@@ -114,66 +112,66 @@ def _read_counts(cursor: _Cursor) -> list[int]:
     return sizes
 
 
-def _check_head(cursor: _Cursor, line: bytes | None, k: int) -> None:
-    found = HEAD.fullmatch(line or b"")
+def _check_head(cursor: _LineCursor, line: bytes | None, k: int) -> None:
+    found = SECTION_HEAD.fullmatch(line or b"")
     if not found or int(found[1]) != k:
         _fail_truncated(cursor, line, f"\\{k}-grams:")
 
 
-def _fail_truncated(cursor: _Cursor, line: bytes | None, expected: str) -> NoReturn:
+def _fail_truncated(cursor: _LineCursor, line: bytes | None, expected: str) -> NoReturn:
     if line is None:
-        raise DataError(f"{cursor.name} is truncated: it ends before {expected}; copy or make it again")
-    cursor.fail(f"expected {expected} but got '{_shown(line)}'; restore the file")
+        raise DataError(f"{cursor.name} is truncated: it ends before {expected}; copy or create it again")
+    cursor.fail(f"expected {expected} but got '{_excerpt(line)}'; restore the file")
 
 
-def _shown(text: bytes) -> str:
-    """A piece of a file in a message."""
+def _excerpt(text: bytes) -> str:
+    """The beginning of a line, for a message."""
     return text[:40].decode(errors="replace")
 
 
-class _Reader:
+class _SectionReader:
     """Reads the sections of a file one after the other."""
 
-    def __init__(self, cursor: _Cursor, sizes: list[int], progress: Progress | None) -> None:
+    def __init__(self, cursor: _LineCursor, sizes: list[int], progress: Progress | None) -> None:
         self._cursor, self._sizes, self._progress = cursor, sizes, progress
-        self._sections: list[Section] = []
+        self._sections: list[NgramSection] = []
         self._words: list[str] = []
-        self._index = wordtable.TokenIndex([], missing=-1)
+        self._index = TokenIndex([], missing=-1)
         self._done = self._misplaced = self._positive = 0
         self._notes: list[str] = []
 
     def read(self, k: int) -> None:
-        """The section of n-grams of k words; the head of the first was read already."""
+        """Read the section of n-grams of k words; the head of the first section is already read."""
         if k > 1:
             _check_head(self._cursor, self._cursor.next_line(), k)
-        parts = [self._words_of(part) if k == 1 else self._ids_of(part) for part in self._blocks(k)]
-        fields = [np.concatenate([getattr(part, name) for part in parts]) for name in Section.__annotations__]
-        section = Section(*fields)
-        self._positive += int((section.probs_R > 0).sum())
-        np.minimum(section.probs_R, 0, out=section.probs_R)
-        self._sections.append(self._unigrams(section) if k == 1 else section)
+        parts = [self._add_words(part) if k == 1 else self._look_up_words(part) for part in self._parts(k)]
+        fields = [np.concatenate([getattr(part, name) for part in parts]) for name in NgramSection.__annotations__]
+        section = NgramSection(*fields)
+        self._positive += int((section.probs_N > 0).sum())
+        np.minimum(section.probs_N, 0, out=section.probs_N)
+        self._sections.append(self._order_unigrams(section) if k == 1 else section)
 
-    def content(self) -> Content:
+    def content(self) -> ArpaContent:
         if self._misplaced:
             self._notes.append(
-                f"{self._misplaced:,} n-grams have <s> after their first word or </s> before their last; left out"
+                f"{self._misplaced:,} n-grams have <s> after their first word or </s> before their last; dropped"
             )
         if self._positive:
-            self._notes.append(f"{self._positive:,} n-grams have a log-probability above 0; taken as 0")
-        return Content(self._words, self._sections, self._notes)
+            self._notes.append(f"{self._positive:,} n-grams have a log-probability above 0; set to 0")
+        return ArpaContent(self._words, self._sections, self._notes)
 
     # Lines
 
-    def _blocks(self, k: int) -> Iterator[tuple[Array, Array, Section]]:
-        """The n-grams of a section in parts: where their words begin and end, and the rest (ids still empty)."""
+    def _parts(self, k: int) -> Iterator[tuple[Array, Array, NgramSection]]:
+        """The n-grams of a section in parts: the starts and ends of their words, and the rest, with unset ids."""
         cursor, found, expected = self._cursor, 0, self._sizes[k - 1]
         while cursor.more() and cursor.data[cursor.at] != BACKSLASH:
             rows = int((cursor.data[cursor.at :] == NEWLINE).sum()) + 1
-            starts_RK, ends_RK = np.empty((rows, k), np.int64), np.empty((rows, k), np.int64)
-            probs_R, backoffs_R = np.empty(rows, np.float32), np.empty(rows, np.float32)
-            lines_R, outcome = np.empty(rows, np.int64), np.zeros(2, np.int64)
+            starts_NO, ends_NO = np.empty((rows, k), np.int64), np.empty((rows, k), np.int64)
+            probs_N, backoffs_N = np.empty(rows, np.float32), np.empty(rows, np.float32)
+            lines_N, outcome = np.empty(rows, np.int64), np.zeros(2, np.int64)
             cursor.at, used = _take_lines(
-                cursor.data, cursor.at, cursor.line, starts_RK, ends_RK, probs_R, backoffs_R, lines_R, outcome
+                cursor.data, cursor.at, cursor.line, starts_NO, ends_NO, probs_N, backoffs_N, lines_N, outcome
             )
             cursor.line = int(outcome[1])
             self._check_outcome(int(outcome[0]), k)
@@ -181,88 +179,92 @@ class _Reader:
             self._done += used
             if self._progress:
                 self._progress(self._done, sum(self._sizes))
-            rest = Section(np.empty((used, k), np.int32), probs_R[:used], backoffs_R[:used], lines_R[:used])
-            yield starts_RK[:used], ends_RK[:used], rest
+            rest = NgramSection(np.empty((used, k), np.int32), probs_N[:used], backoffs_N[:used], lines_N[:used])
+            yield starts_NO[:used], ends_NO[:used], rest
         if found != expected:
             if not cursor.more():
                 _fail_truncated(cursor, None, "\\end\\")
             raise DataError(
-                f"{cursor.name}: section \\{k}-grams: has {found} n-grams, but the head says {expected}; make it again"
+                f"{cursor.name}: section \\{k}-grams: has {found} n-grams, but the head promises {expected}; create "
+                "the file again"
             )
         if not found:
             yield np.empty((0, k), np.int64), np.empty((0, k), np.int64), _empty_section(k)
 
     def _check_outcome(self, outcome: int, k: int) -> None:
-        if outcome == NO_NUMBER:
+        if outcome == BAD_PROBABILITY:
             self._cursor.fail("expected a log-probability first; restore the file")
-        if outcome == WRONG_FIELDS:
-            self._cursor.fail(f"expected a log-probability, {k} word(s) and maybe a back-off weight; restore the file")
-        if outcome == NO_WEIGHT:
+        if outcome == BAD_FIELDS:
+            self._cursor.fail(
+                f"expected a log-probability, {k} word(s) and optionally a back-off weight; restore the file"
+            )
+        if outcome == BAD_WEIGHT:
             self._cursor.fail(f"expected a back-off weight after {k} word(s); restore the file")
 
     # Words
 
-    def _words_of(self, part: tuple[Array, Array, Section]) -> Section:
-        """Unigrams get new ids: their place in the file."""
-        starts_RK, ends_RK, rest = part
-        for row, (start, end) in enumerate(zip(starts_RK[:, 0].tolist(), ends_RK[:, 0].tolist(), strict=True)):
+    def _add_words(self, part: tuple[Array, Array, NgramSection]) -> NgramSection:
+        """Add the words of unigrams; their ids are for now their positions in the file."""
+        starts_NO, ends_NO, rest = part
+        for row, (start, end) in enumerate(zip(starts_NO[:, 0].tolist(), ends_NO[:, 0].tolist(), strict=True)):
             try:
                 self._words.append(self._cursor.block[start:end].decode())
             except UnicodeDecodeError:
-                self._cursor.fail("the word is not UTF-8; convert the file, e.g. with iconv", int(rest.lines_R[row]))
-        rest.ids_RK[:, 0] = np.arange(len(self._words) - len(rest.ids_RK), len(self._words))
+                self._cursor.fail("the word is not UTF-8; convert the file, e.g. with iconv", int(rest.lines_N[row]))
+        rest.ids_NO[:, 0] = np.arange(len(self._words) - len(rest.ids_NO), len(self._words))
         return rest
 
-    def _unigrams(self, section: Section) -> Section:
-        """One row for each id, the marks first; from here on words can be looked up."""
+    def _order_unigrams(self, section: NgramSection) -> NgramSection:
+        """One row per id, the special words first; the index of the words is built here."""
         place: dict[str, int] = {}
         for number, word in enumerate(self._words):
             name = "<unk>" if word == "<UNK>" else word
             if place.setdefault(name, number) != number:
-                self._cursor.fail(f"'{word}' comes a second time; leave one out", int(section.lines_R[number]))
-        marks = {mark: place.pop(mark, None) for mark in MISSING}
-        self._notes += [MISSING[mark] for mark, number in marks.items() if number is None]
+                self._cursor.fail(f"'{word}' is a duplicate; remove one", int(section.lines_N[number]))
+        special = {word: place.pop(word, None) for word in MISSING}
+        self._notes += [MISSING[word] for word, number in special.items() if number is None]
         self._words = list(place)
-        self._index = wordtable.TokenIndex(["<unk>", "</s>", *self._words, "<s>", "<UNK>"], missing=-1)
-        # One row more than the file has, the last, is for marks that are missing.
-        probs = np.append(section.probs_R, np.float32(UNSEEN))
-        backoffs = np.append(section.backoffs_R, np.float32(0))
-        unk, end, begin = (-1 if number is None else number for number in marks.values())
+        self._index = TokenIndex(["<unk>", "</s>", *self._words, "<s>", "<UNK>"], missing=-1)
+        # An additional last row is for the special words that are missing.
+        probs = np.append(section.probs_N, np.float32(UNSEEN))
+        backoffs = np.append(section.backoffs_N, np.float32(0))
+        unk, end, begin = (-1 if number is None else number for number in special.values())
         others = list(place.values())
-        ids_RK = np.arange(len(others) + 2, dtype=np.int32)[:, None]
-        return Section(
-            ids_RK, probs[[unk, end, *others]], backoffs[[unk, begin, *others]], np.zeros(len(ids_RK), np.int64)
+        ids_NO = np.arange(len(others) + 2, dtype=np.int32)[:, None]
+        return NgramSection(
+            ids_NO, probs[[unk, end, *others]], backoffs[[unk, begin, *others]], np.zeros(len(ids_NO), np.int64)
         )
 
-    def _ids_of(self, part: tuple[Array, Array, Section]) -> Section:
-        """The n-grams of a part by the ids of their words, without those that no line of text has."""
-        starts_RK, ends_RK, rest = part
-        ids_RK = self._index.look_up(self._cursor.data, starts_RK, ends_RK)
-        if (ids_RK < 0).any():
-            row, column = np.argwhere(ids_RK < 0)[0]
-            word = self._cursor.block[starts_RK[row, column] : ends_RK[row, column]]
-            self._cursor.fail(f"'{_shown(word)}' is not among the 1-grams; restore the file", int(rest.lines_R[row]))
+    def _look_up_words(self, part: tuple[Array, Array, NgramSection]) -> NgramSection:
+        """Look up the words of n-grams; drop the n-grams that cannot occur in a line."""
+        starts_NO, ends_NO, rest = part
+        ids_NO = self._index.look_up(self._cursor.data, starts_NO, ends_NO)
+        if (ids_NO < 0).any():
+            row, column = np.argwhere(ids_NO < 0)[0]
+            word = self._cursor.block[starts_NO[row, column] : ends_NO[row, column]]
+            self._cursor.fail(f"'{_excerpt(word)}' is not among the 1-grams; restore the file", int(rest.lines_N[row]))
         begin = len(self._words) + 2
-        kept_R = ~((ids_RK[:, 1:] == begin).any(1) | (ids_RK[:, :-1] == EOS).any(1))
-        self._misplaced += int((~kept_R).sum())
-        ids_RK[ids_RK == begin] = EOS
-        ids_RK[ids_RK == begin + 1] = UNK
-        return Section(ids_RK[kept_R], rest.probs_R[kept_R], rest.backoffs_R[kept_R], rest.lines_R[kept_R])
+        kept_N = ~((ids_NO[:, 1:] == begin).any(1) | (ids_NO[:, :-1] == EOS).any(1))
+        self._misplaced += int((~kept_N).sum())
+        ids_NO[ids_NO == begin] = EOS
+        ids_NO[ids_NO == begin + 1] = UNK
+        return NgramSection(ids_NO[kept_N], rest.probs_N[kept_N], rest.backoffs_N[kept_N], rest.lines_N[kept_N])
 
 
 UNSEEN = -100.0
-"""KenLM's log10 p of unknown words where a file does not give it."""
+"""log10 p of unknown words in KenLM if the file does not give it."""
 
 MISSING = {
-    "<unk>": "the file has no <unk>; unknown words get log10 p = -100, as KenLM gives them",
+    "<unk>": "the file has no <unk>; unknown words get log10 p = -100, as in KenLM",
     "</s>": "the file has no </s>; the end of a line gets log10 p = -100",
-    "<s>": "the file has no <s>; a line begins as if nothing was known before it",
+    "<s>": "the file has no <s>; the first word of a line is scored without context",
 }
+"""The notes about missing special words."""
 
 
-def _empty_section(k: int) -> Section:
+def _empty_section(k: int) -> NgramSection:
     none = np.empty(0, np.float32)
-    return Section(np.empty((0, k), np.int32), none, none, np.empty(0, np.int64))
+    return NgramSection(np.empty((0, k), np.int32), none, none, np.empty(0, np.int64))
 
 
 @njit(cache=True, nogil=True)
@@ -270,24 +272,24 @@ def _take_lines(
     data: Array,
     at: int,
     line: int,
-    starts_RK: Array,
-    ends_RK: Array,
-    probs_R: Array,
-    backoffs_R: Array,
-    lines_R: Array,
+    starts_NO: Array,
+    ends_NO: Array,
+    probs_N: Array,
+    backoffs_N: Array,
+    lines_N: Array,
     outcome: Array,
 ) -> tuple[int, int]:
-    """Read n-grams up to the end of the data or a line that begins with a backslash -> where that is, and how many.
+    """Read n-grams up to the end of the data or a line that begins with a backslash -> that position, and the number.
 
-    `outcome` gets what was wrong with the last line that was read (0: nothing), and its number.
+    `outcome` is set to the problem of the last line that was read (0: none), and the number of this line.
     """
-    k, used = starts_RK.shape[1], 0
+    k, used = starts_NO.shape[1], 0
     while at < len(data) and data[at] != BACKSLASH and outcome[0] == 0:
         line += 1
         fields, prob, backoff = 0, 0.0, 0.0
         while at < len(data) and data[at] != NEWLINE:
             start = at
-            while at < len(data) and not _is_gap(data[at]):
+            while at < len(data) and not _is_separator(data[at]):
                 at += 1
             if at == start:
                 at += 1
@@ -295,30 +297,30 @@ def _take_lines(
             if fields == 0:
                 prob = take_number(data, start, at)
             elif fields <= k:
-                starts_RK[used, fields - 1], ends_RK[used, fields - 1] = start, at
+                starts_NO[used, fields - 1], ends_NO[used, fields - 1] = start, at
             else:
                 backoff = take_number(data, start, at)
             fields += 1
         at += 1
         if fields > 0:
-            outcome[0] = _judge(fields, k, prob, backoff)
-            probs_R[used], backoffs_R[used], lines_R[used] = prob, backoff, line
+            outcome[0] = _find_problem(fields, k, prob, backoff)
+            probs_N[used], backoffs_N[used], lines_N[used] = prob, backoff, line
             used += 1
     outcome[1] = line
     return at, used
 
 
 @njit(cache=True, nogil=True)
-def _is_gap(byte: int) -> bool:
-    """What separates fields: space, tab, newline, carriage return."""
+def _is_separator(byte: int) -> bool:
+    """Whether a byte separates fields: space, tab, newline, carriage return."""
     return byte in (SPACE, TAB, NEWLINE, RETURN)
 
 
 @njit(cache=True, nogil=True)
-def _judge(fields: int, k: int, prob: float, backoff: float) -> int:
-    """What is wrong with a line, 0 if nothing is."""
+def _find_problem(fields: int, k: int, prob: float, backoff: float) -> int:
+    """The problem of a line, 0 if there is none."""
     if np.isnan(prob):
-        return NO_NUMBER
+        return BAD_PROBABILITY
     if fields < k + 1 or fields > k + 2:
-        return WRONG_FIELDS
-    return NO_WEIGHT if np.isnan(backoff) else 0
+        return BAD_FIELDS
+    return BAD_WEIGHT if np.isnan(backoff) else 0

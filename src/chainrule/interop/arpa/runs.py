@@ -1,12 +1,11 @@
-"""ARPA, the format in which n-gram models are exchanged: tables and runs to files, and back.
+"""The ARPA format of n-gram models: export of runs to files, and import of files as runs.
 
-`write_arpa` and `read_arpa` are about tables, `export_arpa` and `import_arpa` about runs.
+`write_arpa` and `read_arpa` convert tables, `export_arpa` and `import_arpa` convert runs.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -20,86 +19,94 @@ from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
 from chainrule.engines.ngram.table import NgramTable
 from chainrule.errors import ConfigError, DataError
-from chainrule.interop.arpa.reader import read_content
+from chainrule.interop.arpa.reader import read_arpa_content
 from chainrule.interop.arpa.trie import build_table
 from chainrule.interop.arpa.writer import write_arpa
-from chainrule.interop.common import Exported, figures, find_finished
+from chainrule.interop.common import ExportResult, Format, Note, find_finished_import, import_result
 from chainrule.models.ngram import Ngram, NgramConfig
 from chainrule.text.readers import open_texts
 from chainrule.text.tokenizers.word import WordTokenizer
 
-__all__ = ["Arpa", "export_arpa", "import_arpa", "read_arpa", "write_arpa"]
+__all__ = ["ARPA", "ArpaModel", "export_arpa", "import_arpa", "read_arpa", "write_arpa"]
 
-MOST_ORDERS = 8
+MAX_ORDER = 8
 
 
-class Arpa(NamedTuple):
-    """What a file holds."""
+class ArpaModel(NamedTuple):
+    """The model in a file."""
 
     table: NgramTable  # ids: 0 `<unk>`, 1 `<s>` and `</s>`, then the words
-    words: list[str]  # in the order of the file, without the marks
-    notes: list[str]  # what was odd about it, for a person to read
+    words: list[str]  # in the order of the file, without the special words
+    notes: list[str]  # irregularities of the file, as messages
 
 
-def read_arpa(path: str | Path, *, progress: Progress | None = None) -> Arpa:
-    """The table of an ARPA file, plain or compressed; it gives the scores that KenLM gives with that file."""
-    content = read_content(path, progress)
-    return Arpa(build_table(content, str(path)), content.words, content.notes)
+def read_arpa(path: str | Path, *, progress: Progress | None = None) -> ArpaModel:
+    """The model in an ARPA file, plain or compressed; it gives the scores that KenLM gives with that file."""
+    content = read_arpa_content(path, progress)
+    return ArpaModel(build_table(content, str(path)), content.words, content.notes)
 
 
-def export_arpa(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> Exported:
-    """Write the n-gram model of a run's folder to an ARPA file."""
+def export_arpa(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> ExportResult:
+    """Write the n-gram model of a run to an ARPA file."""
     folder, target = RunFolder(run), Path(path)
     name, tokenizer = folder.read_config().model.name, folder.read_tokenizer()
     if name != "ngram":
         raise ConfigError(
-            f"{folder.path} is of the model {name}, but an ARPA file holds an n-gram model; give a run of --model ngram"
+            f"{folder.path} is a run of the model {name}, but the ARPA format is for n-gram models; give a run of "
+            "--model ngram"
         )
     table = cast(Ngram, load_model(folder, tokenizer)).table
     pieces = [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
     write_arpa(table, pieces, target, unk=tokenizer.unk, progress=progress)
-    return Exported(target, target.stat().st_size, table.sizes)
+    return ExportResult(target, target.stat().st_size, table.sizes)
 
 
 def import_arpa(
-    path: str | Path,
-    out: str | Path,
-    *,
-    note: Callable[[str], None] = lambda text: None,
-    progress: Progress | None = None,
+    path: str | Path, out: str | Path, *, note: Note = lambda text: None, progress: Progress | None = None
 ) -> RunFolder:
-    """Make a run of a file that another tool wrote. The same call again finds it done."""
+    """Create a run from an ARPA file. A repeated call finds the finished run."""
     folder = Path(out)
     request = {"import": open_texts([path]).fingerprint()}
-    if (finished := find_finished(folder, request, note)) is not None:
+    if (finished := find_finished_import(folder, request, note)) is not None:
         return finished
     began, memory = time.perf_counter(), PeakMemory()
     arpa = read_arpa(path, progress=progress)
     for text in arpa.notes:
         note(text)
-    model = _model(arpa, path)
+    model = _make_model(arpa, path)
     with folder_atomically(folder) as place:
-        _write(RunFolder(place), model, arpa, request)
-        counted = {"ngrams": model.table.sizes, "notes": arpa.notes}
-        RunFolder(place).write_result(figures(model, time.perf_counter() - began, memory.bytes) | counted)
+        _write_run(RunFolder(place), model, arpa, request)
+        counts = {"ngrams": model.table.sizes, "notes": arpa.notes}
+        RunFolder(place).write_result(import_result(model, time.perf_counter() - began, memory.bytes) | counts)
     return RunFolder(folder)
 
 
-def _model(arpa: Arpa, path: str | Path) -> Ngram:
-    if arpa.table.order > MOST_ORDERS:
+def _make_model(arpa: ArpaModel, path: str | Path) -> Ngram:
+    if arpa.table.order > MAX_ORDER:
         raise DataError(
-            f"{path} has n-grams of {arpa.table.order} words, more than {MOST_ORDERS}; prune it to a lower order"
+            f"{path} has n-grams of {arpa.table.order} words, more than {MAX_ORDER}; prune it to a lower order"
         )
     config = NgramConfig(order=arpa.table.order, smoothing="imported", across_lines=False)
-    return Ngram(config, arpa.table, np.zeros(arpa.table.vocab_size, np.int64))  # the file does not tell counts
+    return Ngram(config, arpa.table, np.zeros(arpa.table.vocab_size, np.int64))  # the file has no counts
 
 
-def _write(folder: RunFolder, model: Ngram, arpa: Arpa, request: dict[str, Any]) -> None:
+def _write_run(folder: RunFolder, model: Ngram, arpa: ArpaModel, request: dict[str, Any]) -> None:
     tokenizer = WordTokenizer(arpa.words)
     tokenizer.save(folder.path)
     model.save(folder.path / "model.safetensors")
     folder.write_signature({"data": request["import"], "tokenizer": f"{tokenizer.kind}#{tokenizer.fingerprint}"})
     folder.write_request(request)
-    chosen = NamedSection(name="ngram", **model.config.model_dump(mode="json"))
+    model_section = NamedSection(name="ngram", **model.config.model_dump(mode="json"))
     options = TokenizerConfig(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size)
-    folder.write_config(RunConfig(model=chosen, tokenizer=options), without=TRAINING_SECTIONS)
+    folder.write_config(RunConfig(model=model_section, tokenizer=options), without=TRAINING_SECTIONS)
+
+
+ARPA = Format(
+    name="arpa",
+    summary="n-gram models, as written by KenLM and SRILM",
+    suffixes=(".arpa",),
+    import_run=import_arpa,
+    export_run=export_arpa,
+    import_unit="n-grams",
+    export_unit="n-grams",
+)

@@ -1,8 +1,8 @@
-"""Embeddings of a translator whose decoder begins with a token of its own.
+"""Embeddings of translators whose decoder starts with a special token.
 
-Decoders of Hugging Face begin with a token that no text has; ours begin with `eos`, which they read at no other place.
-So the row of `eos` in the decoder's embedding becomes that of their first token, and the embedding a table for itself.
-Legend: V vocabulary, D width.
+Decoders of Hugging Face start with a token that occurs in no text; ours start with `eos`, which they read nowhere else.
+The row of `eos` in the decoder's embedding therefore becomes the row of that start token, and the embedding becomes a
+separate table.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.interop.huggingface.folders import CONFIG, Folder
+from chainrule.interop.huggingface.folders import CONFIG, HuggingFaceFolder
 from chainrule.text.tokenizers import Tokenizer
 
 
-def begin_with(table_VD: Tensor, eos: int, start: int) -> Tensor:
-    """The table whose row for `eos` is that for `start`."""
+def with_start_row(table_VD: Tensor, eos: int, start: int) -> Tensor:
+    """The table with the row of `start` in place of the row of `eos`."""
     return table_VD if start == eos else table_VD.index_copy(0, torch.tensor([eos]), table_VD[start : start + 1])
 
 
-def start_of(decoder_VD: Tensor, source_VD: Tensor, eos: int) -> int | None:
-    """The token that `begin_with` made the decoder's table of the source's with; None: they are tables of their own."""
+def find_start_token(decoder_VD: Tensor, source_VD: Tensor, eos: int) -> int | None:
+    """The start token with which `with_start_row` turns the source's table into the decoder's; None: there is none."""
     if decoder_VD.shape != source_VD.shape:
         return None
     if torch.equal(decoder_VD, source_VD):
@@ -33,8 +33,8 @@ def start_of(decoder_VD: Tensor, source_VD: Tensor, eos: int) -> int | None:
     return int(same_V.nonzero()[0]) if bool(same_V.any()) else None
 
 
-def check_ids(folder: Folder, tokenizer: Tokenizer, start: int, size: int) -> None:
-    """Refuse a start or an end that the model does not have."""
+def check_ids(folder: HuggingFaceFolder, tokenizer: Tokenizer, start: int, size: int) -> None:
+    """Refuse a start or end token that does not match the model."""
     if not 0 <= start < size:
         raise ConfigError(
             f"{folder.path / CONFIG} has decoder_start_token_id = {start}, but vocab_size = {size}; restore the file"

@@ -1,8 +1,7 @@
-"""Folders in which Hugging Face keeps a model: where they are, what config.json says, and the tensors of the weights.
+"""Model folders of Hugging Face: where they are, their config.json, and the tensors of their weights.
 
-The weights are in `model.safetensors`, in several such files that `model.safetensors.index.json` names, or in the old
-`pytorch_model.bin`, whole or in parts, which is read as plain tensors and nothing else.
-Legend: none of the shapes are ours; tensors are in the shape that their names have there.
+The weights are in `model.safetensors`, in several such files listed in `model.safetensors.index.json`, or in the older
+`pytorch_model.bin`, in one or several files, from which plain tensors are loaded and nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -21,91 +20,87 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from chainrule.base.progress import Progress
 from chainrule.errors import ConfigError
 from chainrule.text.tokenizers import Tokenizer
 
 CONFIG, WEIGHTS, OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
 RESTORE = "restore the file that came with the model"
-READ = (
+OTHER_FILES = (
     *(CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"),
     *("vocab.txt", "spiece.model", "source.spm", "target.spm", "target_vocab.json"),
 )
-"""Files that an import may look at, besides the weights."""
+"""Files that an import may read, besides the weights."""
 
 
 @dataclass(frozen=True)
-class Native:
-    """A model of a folder as one of ours."""
+class ImportedModel:
+    """The model of a folder, converted to one of ours."""
 
     model: str
     options: dict[str, Any]
-    weights: Mapping[str, Tensor]  # under our names; `unigram_counts` is made up
+    weights: Mapping[str, Tensor]  # by our names; `unigram_counts` is added later
     tokenizer: Tokenizer
-    source: Tokenizer | None = None  # of a translator with two vocabularies
+    source_tokenizer: Tokenizer | None = None  # of a translator with two vocabularies
     output: dict[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    fresh: Sequence[str] = ()  # beginnings of names of weights that the folder does not have, left as a model begins
+    fresh: Sequence[str] = ()  # prefixes of the weights that the folder lacks, which keep their initial values
 
 
 @dataclass(frozen=True)
-class Foreign:
-    """A model of ours as one of a folder."""
+class ExportedModel:
+    """One of our models, converted to the files of a folder."""
 
     config: dict[str, Any]
     weights: dict[str, Tensor]
-    first: int | None = None  # the token before every text, if the tokeniser is to put one there
-    ends: bool = False  # whether it is to put the end token behind every text
+    first_token: int | None = None  # the token that the tokeniser puts before every text
+    appends_end: bool = False  # whether the tokeniser appends the end token to every text
     generation: dict[str, Any] = field(default_factory=dict)
-    special: dict[str, int] = field(default_factory=dict)  # tokens by what they are for: mask_token, …
+    special_tokens: dict[str, int] = field(default_factory=dict)  # by their names: mask_token, …
 
 
-class Folder:
-    """What a folder holds."""
+class HuggingFaceFolder:
+    """A folder with a model."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = read_json(path / CONFIG)
 
     @property
-    def kind(self) -> Any:
-        """The `model_type`."""
+    def model_type(self) -> Any:
         return self.config.get("model_type")
 
-    def need(self, *names: str) -> list[Any]:
-        """Numbers that config.json must have."""
-        if lacking := [name for name in names if not isinstance(self.config.get(name), int)]:
-            raise ConfigError(f"{self.path / CONFIG} does not say {lacking[0]}; {RESTORE}")
+    def require(self, *names: str) -> list[Any]:
+        """The values of integers that config.json must have."""
+        if missing := [name for name in names if not isinstance(self.config.get(name), int)]:
+            raise ConfigError(f"{self.path / CONFIG} has no {missing[0]}; {RESTORE}")
         return [self.config[name] for name in names]
 
-    def choose(self, name: str, known: Mapping[str, str], default: str) -> str:
-        """The value of an option of which only some have a counterpart here, as that."""
+    def map_option(self, name: str, known: Mapping[str, str], default: str) -> str:
+        """Our counterpart of the value of an option; a value without one is refused."""
         got = self.config.get(name, default)
         if got not in known:
-            raise ConfigError(
-                f"{self.path / CONFIG} has {name} = {got!r}, but only models with one of {', '.join(known)} can be read"
-            )
+            raise ConfigError(f"{self.path / CONFIG} has {name} = {got!r}; supported are {', '.join(known)}")
         return known[got]
 
-    def refuse(self, name: str, default: Any) -> None:
-        """An option that has no counterpart here unless it is at its usual value."""
+    def require_default(self, name: str, default: Any) -> None:
+        """Refuse a model that changes an option without a counterpart here."""
         if (got := self.config.get(name, default)) != default:
-            raise ConfigError(
-                f"{self.path / CONFIG} has {name} = {got!r}, but only models where it is {default!r} can be read"
-            )
+            raise ConfigError(f"{self.path / CONFIG} has {name} = {got!r}; supported is only {default!r}")
 
-    def read(self, name: str) -> bytes | None:
-        """The content of a file, None if there is none."""
+    def read_bytes(self, name: str) -> bytes | None:
+        """The content of a file, None if it is missing."""
         file = self.path / name
         return file.read_bytes() if file.is_file() else None
 
-    def json(self, name: str) -> dict[str, Any]:
-        """A JSON file, empty if there is none."""
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The values of a JSON file, none if it is missing."""
         return read_json(self.path / name) if (self.path / name).is_file() else {}
 
     def fingerprint(self) -> str:
         """32 hexadecimal digits: equal for folders with the same files."""
         digest = hashlib.blake2b(digest_size=16)
-        files = [self.path / name for name in READ] + self.weight_files()
+        files = [self.path / name for name in OTHER_FILES] + self.weight_files()
         for file in files:
             if file.is_file():
                 digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
@@ -115,7 +110,7 @@ class Folder:
         return digest.hexdigest()
 
     def weight_files(self) -> list[Path]:
-        """The files that hold the weights, one or several."""
+        """The files of the weights, one or several."""
         for name in (WEIGHTS, OLD_WEIGHTS):
             index = self.path / f"{name}.index.json"
             if (self.path / name).is_file():
@@ -123,31 +118,31 @@ class Folder:
             if index.is_file():
                 parts = read_json(index).get("weight_map")
                 if not isinstance(parts, dict) or not parts:
-                    raise ConfigError(f"{index} has no weight_map that says which file has which weights; {RESTORE}")
+                    raise ConfigError(f"{index} has no weight_map, which maps weights to files; {RESTORE}")
                 return [self.path / str(part) for part in sorted(set(map(str, parts.values())))]
         raise ConfigError(
-            f"{self.path} has no {WEIGHTS}: it has no weights; load the model with transformers and save it to the "
-            "folder again, and the file is there"
+            f"{self.path} has no {WEIGHTS}; load the model with transformers and save it to the folder again, which "
+            "writes the file"
         )
 
-    def weights(self, progress: Callable[[int, int], None] | None = None) -> Weights:
-        """All tensors by name; `progress(bytes read, of all)` is called after each file."""
+    def load_weights(self, progress: Progress | None = None) -> FolderWeights:
+        """All tensors by name. `progress(bytes read, total)` is called after each file."""
         tensors: dict[str, Tensor] = {}
         files = self.weight_files()
-        whole, done = sum(file.stat().st_size for file in files if file.is_file()), 0
+        total, done = sum(file.stat().st_size for file in files if file.is_file()), 0
         for file in files:
             if not file.is_file():
-                raise ConfigError(f"{self.path} has no {file.name}, which its index names; {RESTORE}")
-            tensors |= _tensors(file)
+                raise ConfigError(f"{self.path} has no {file.name}, which its index lists; {RESTORE}")
+            tensors |= _load_tensors(file)
             done += file.stat().st_size
             if progress:
-                progress(done, whole)
+                progress(done, total)
         single = {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
-        return Weights(single, files[0] if len(files) == 1 else self.path)
+        return FolderWeights(single, files[0] if len(files) == 1 else self.path)
 
 
-class Weights:
-    """Tensors by their names in a folder; what is missing or misshapen is told."""
+class FolderWeights:
+    """The tensors of a folder by their names there; a missing tensor or a wrong shape is reported with its file."""
 
     def __init__(self, tensors: Mapping[str, Tensor], file: Path) -> None:
         self.tensors, self.file = tensors, file
@@ -157,41 +152,43 @@ class Weights:
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.tensors:
-            raise ConfigError(f"{self.file} has no tensor {name}, which {CONFIG} calls for; {RESTORE}")
+            raise ConfigError(f"{self.file} has no tensor {name}, which {CONFIG} requires; {RESTORE}")
         return self.tensors[name]
 
     def get(self, name: str, default: Tensor) -> Tensor:
         return self.tensors.get(name, default)
 
-    def shaped(self, name: str, *shape: int) -> Tensor:
+    def with_shape(self, name: str, *shape: int) -> Tensor:
         """A tensor that must have this shape."""
         tensor = self[name]
         if tensor.shape != shape:
-            raise ConfigError(
-                f"{self.file} does not fit its {CONFIG}: {name} is {list(tensor.shape)}, expected {list(shape)}; "
-                "restore the files that belong together"
-            )
+            raise shape_error(self.file, name, tensor.shape, f"expected {list(shape)}")
         return tensor
 
-    def joined(self, names: Sequence[str]) -> Tensor:
-        """Several tensors one below the other."""
+    def concatenate(self, names: Sequence[str]) -> Tensor:
+        """Several tensors, concatenated along their first axis."""
         parts = [self[name] for name in names]
         for name, part in zip(names, parts, strict=True):
             if part.shape[1:] != parts[0].shape[1:]:
-                raise ConfigError(
-                    f"{self.file} does not fit its {CONFIG}: {name} is {list(part.shape)}, but {names[0]} is "
-                    f"{list(parts[0].shape)}; restore the files that belong together"
-                )
+                raise shape_error(self.file, name, part.shape, f"but {names[0]} is {list(parts[0].shape)}")
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def below(self, prefixes: Sequence[str], sign: str) -> Weights:
-        """The tensors under the first prefix under which there is one of the name `sign`, without the prefix."""
-        prefix = next((prefix for prefix in prefixes if f"{prefix}{sign}" in self.tensors), "")
-        taken = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
-        return Weights(taken, self.file)
+    def strip_prefix(self, prefixes: Sequence[str], name: str) -> FolderWeights:
+        """The tensors under the first prefix under which a tensor `name` exists, by their names without the prefix."""
+        prefix = next((prefix for prefix in prefixes if f"{prefix}{name}" in self.tensors), "")
+        found = {full.removeprefix(prefix): t for full, t in self.tensors.items() if full.startswith(prefix)}
+        return FolderWeights(found, self.file)
 
 
-def _tensors(file: Path) -> dict[str, Tensor]:
+def shape_error(file: Path, name: str, shape: Sequence[int], expected: str) -> ConfigError:
+    """The error for a tensor whose shape contradicts config.json."""
+    return ConfigError(
+        f"{file} does not match its {CONFIG}: {name} is {list(shape)}, {expected}; restore the files that belong "
+        "together"
+    )
+
+
+def _load_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of one file."""
     try:
         if file.suffix == ".bin":
@@ -199,10 +196,10 @@ def _tensors(file: Path) -> dict[str, Tensor]:
         else:
             tensors = load_file(file)
     except (SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "it ends too soon"
+        reason = str(error).splitlines()[0] if str(error) else "it is truncated"
         raise ConfigError(f"{file} is damaged ({reason}); {RESTORE}") from None
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-        raise ConfigError(f"{file} is no table of tensors; {RESTORE}")
+        raise ConfigError(f"{file} is not a dictionary of tensors; {RESTORE}")
     return tensors
 
 
@@ -216,9 +213,9 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def package_folders(name: str) -> list[Path]:
-    """Every folder of an installed package with a config.json, the uppermost first; no package: none.
+    """Every folder of an installed package with a config.json, the topmost first; empty if there is no such package.
 
-    The package is found without being imported.
+    The package is not imported.
     """
     module = name.replace("-", "_")
     spec = importlib.util.find_spec(module) if module.isidentifier() else None
@@ -228,7 +225,7 @@ def package_folders(name: str) -> list[Path]:
 
 
 def find_folder(name: str) -> Path | None:
-    """The folder of a model: the one named, or the one that an installed package of that name holds; else None."""
+    """The folder of a model: the given one, or that in an installed package of this name; None if there is neither."""
     path = Path(name)
     if (path / CONFIG).is_file():
         return path

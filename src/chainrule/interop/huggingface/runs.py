@@ -1,9 +1,10 @@
-"""Models in Hugging Face folders as runs, and runs as such folders: which family it is, and the files around it."""
+"""Models in Hugging Face folders: import of folders as runs, and export of runs as folders that transformers loads."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,18 @@ from chainrule.checkpoint.build import COUNTS, build_model, load_model, load_wei
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig, parse
 from chainrule.errors import ConfigError
-from chainrule.interop.common import Exported, figures, find_finished
+from chainrule.interop.common import ExportResult, Format, Note, find_finished_import, import_result
 from chainrule.interop.huggingface.bert import read_bert, write_bert
-from chainrule.interop.huggingface.folders import CONFIG, WEIGHTS, Folder, Foreign, Native, Weights, find_folder
+from chainrule.interop.huggingface.folders import (
+    CONFIG,
+    WEIGHTS,
+    ExportedModel,
+    FolderWeights,
+    HuggingFaceFolder,
+    ImportedModel,
+    find_folder,
+    shape_error,
+)
 from chainrule.interop.huggingface.gpt2 import read_gpt2, write_gpt2
 from chainrule.interop.huggingface.marian import read_marian, write_marian
 from chainrule.interop.huggingface.read_tokenizers import as_json
@@ -31,99 +41,102 @@ from chainrule.registry import MODELS
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.types import Vocabulary
 
-READERS: dict[str, Callable[[Folder, Weights], Native]] = {
-    "gpt2": read_gpt2,
-    "bert": read_bert,
-    "roberta": read_bert,
-    "distilbert": read_bert,
-    "t5": read_t5,
-    "marian": read_marian,
-}
-WRITERS: dict[str, Callable[[Any, Tokenizer], Foreign]] = {
-    "transformer": write_gpt2,
-    "bert": write_bert,
-    "t5": write_t5,
-    "seq2seq-transformer": write_marian,
-}
+
+@dataclass(frozen=True)
+class ModelFamily:
+    """Models of Hugging Face that correspond to one of ours."""
+
+    model: str  # our model
+    model_types: tuple[str, ...]  # values of `model_type` in config.json
+    read: Callable[[HuggingFaceFolder, FolderWeights], ImportedModel]
+    write: Callable[[Any, Tokenizer], ExportedModel]
 
 
-# In
+FAMILIES = (
+    ModelFamily("transformer", ("gpt2",), read_gpt2, write_gpt2),
+    ModelFamily("bert", ("bert", "roberta", "distilbert"), read_bert, write_bert),
+    ModelFamily("t5", ("t5",), read_t5, write_t5),
+    ModelFamily("seq2seq-transformer", ("marian",), read_marian, write_marian),
+)
+BY_MODEL = {family.model: family for family in FAMILIES}
+BY_MODEL_TYPE = {model_type: family for family in FAMILIES for model_type in family.model_types}
+
+
+# Import
 
 
 def import_folder(
-    path: str | Path,
-    out: str | Path,
-    *,
-    note: Callable[[str], None] = lambda text: None,
-    progress: Progress | None = None,
+    path: str | Path, out: str | Path, *, note: Note = lambda text: None, progress: Progress | None = None
 ) -> RunFolder:
-    """Make a run of the model in a folder, or in a package of that name. The same call again finds it done."""
+    """Create a run from the model in a folder, or in a package of this name. A repeated call finds the finished run."""
     place = find_folder(str(path))
     if place is None:
-        raise ConfigError(f"{path} has no {CONFIG}; give a folder that transformers saved a model to")
-    folder = Folder(place)
-    if folder.kind not in READERS:
+        raise ConfigError(f"{path} has no {CONFIG}; give a folder saved by transformers")
+    folder = HuggingFaceFolder(place)
+    if folder.model_type not in BY_MODEL_TYPE:
         raise ConfigError(
-            f"{path} holds a model of the type {folder.kind!r}, but only those of {', '.join(READERS)} can be read"
+            f"{path} has a model of the type {folder.model_type!r}; supported are {', '.join(BY_MODEL_TYPE)}"
         )
     request = {"import": folder.fingerprint()}
-    if (finished := find_finished(Path(out), request, note)) is not None:
+    if (finished := find_finished_import(Path(out), request, note)) is not None:
         return finished
     began, memory = time.perf_counter(), PeakMemory()
-    weights = folder.weights(progress)
-    native = READERS[str(folder.kind)](folder, weights)
-    for text in native.notes:
+    weights = folder.load_weights(progress)
+    imported = BY_MODEL_TYPE[folder.model_type].read(folder, weights)
+    for text in imported.notes:
         note(text)
-    config = _config(native)
-    model = _model(config, native, weights)
+    config = _make_config(imported)
+    model = _make_model(config, imported, weights)
     with folder_atomically(Path(out)) as beside:
-        _write_run(RunFolder(beside), config, native, model, request)
-        told = {"source": folder.kind, "notes": list(native.notes)}
-        RunFolder(beside).write_result(figures(model, time.perf_counter() - began, memory.bytes) | told)
+        _write_run(RunFolder(beside), config, imported, model, request)
+        about = {"source": folder.model_type, "notes": list(imported.notes)}
+        RunFolder(beside).write_result(import_result(model, time.perf_counter() - began, memory.bytes) | about)
     return RunFolder(out)
 
 
-def _config(native: Native) -> RunConfig:
-    """Everything resolved."""
-    entry = MODELS.get(native.model)
-    options = parse(entry.make.Config, native.options, "model").model_dump(mode="json")
-    kind = native.tokenizer.kind
-    tokenizer = TokenizerConfig(kind=kind, vocab_size=native.tokenizer.vocab_size, joint=native.source is None)
+def _make_config(imported: ImportedModel) -> RunConfig:
+    """The complete configuration of the run."""
+    entry = MODELS.get(imported.model)
+    options = parse(entry.make.Config, imported.options, "model").model_dump(mode="json")
+    kind, joint = imported.tokenizer.kind, imported.source_tokenizer is None
     return RunConfig(
-        model=NamedSection(name=native.model, **options),
-        output=NamedSection(name="softmax", **native.output),
+        model=NamedSection(name=imported.model, **options),
+        output=NamedSection(name="softmax", **imported.output),
         objective=NamedSection(name=entry.objective or "likelihood"),
-        tokenizer=tokenizer,
+        tokenizer=TokenizerConfig(kind=kind, vocab_size=imported.tokenizer.vocab_size, joint=joint),
     )
 
 
-def _model(config: RunConfig, native: Native, weights: Weights) -> nn.Module:
+def _make_model(config: RunConfig, imported: ImportedModel, weights: FolderWeights) -> nn.Module:
     """The model with the weights of the folder."""
-    target, source = native.tokenizer, native.source
-    counts_V = np.zeros(target.vocab_size, np.int64)  # a folder does not tell how often its tokens came
-    read = None if source is None else Vocabulary(source.vocab_size, source.eos, np.zeros(source.vocab_size, np.int64))
-    torch.manual_seed(config.seed)  # what the folder does not have begins as a model of this seed does
-    model = build_model(config, Vocabulary(target.vocab_size, target.eos, counts_V, read))
+    torch.manual_seed(config.seed)  # for the weights that the folder lacks
+    model = build_model(config, _make_vocabulary(imported))
     own, needed = model.state_dict(), weights_of(model)
-    found = {COUNTS: own[COUNTS], **native.weights}
-    found |= {name: own[name] for name in needed if name.startswith(tuple(native.fresh))}
+    found = {COUNTS: own[COUNTS], **imported.weights}
+    found |= {name: own[name] for name in needed if name.startswith(tuple(imported.fresh))}
     for name in needed:
         if name not in found:
-            raise ConfigError(f"{weights.file} has no weights for {name}, which {CONFIG} calls for")
+            raise ConfigError(f"{weights.file} has no weights for {name}, which {CONFIG} requires")
         if found[name].shape != own[name].shape:
-            raise ConfigError(
-                f"{weights.file} does not fit its {CONFIG}: {name} is {list(found[name].shape)}, expected "
-                f"{list(own[name].shape)}; restore the files that belong together"
-            )
+            raise shape_error(weights.file, name, found[name].shape, f"expected {list(own[name].shape)}")
     load_weights(model, {name: tensor for name, tensor in found.items() if name in own})
     return model.eval()
 
 
-def _write_run(folder: RunFolder, config: RunConfig, native: Native, model: nn.Module, request: dict[str, Any]) -> None:
+def _make_vocabulary(imported: ImportedModel) -> Vocabulary:
+    """The vocabulary of the model; its counts are zero, since a folder has none."""
+    target, source = imported.tokenizer, imported.source_tokenizer
+    read = None if source is None else Vocabulary(source.vocab_size, source.eos, np.zeros(source.vocab_size, np.int64))
+    return Vocabulary(target.vocab_size, target.eos, np.zeros(target.vocab_size, np.int64), read)
+
+
+def _write_run(
+    folder: RunFolder, config: RunConfig, imported: ImportedModel, model: nn.Module, request: dict[str, Any]
+) -> None:
     signature = {"data": request["import"]}
     for name, tokenizer, place in (
-        ("tokenizer", native.tokenizer, folder.path),
-        ("source_tokenizer", native.source, folder.path / "source"),
+        ("tokenizer", imported.tokenizer, folder.path),
+        ("source_tokenizer", imported.source_tokenizer, folder.path / "source"),
     ):
         if tokenizer is not None:
             tokenizer.save(place)
@@ -134,37 +147,53 @@ def _write_run(folder: RunFolder, config: RunConfig, native: Native, model: nn.M
     folder.write_config(config, without=("objective", "training"))
 
 
-# Out
+# Export
 
 
-def export_folder(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> Exported:
-    """Write a run as a folder that transformers loads, its tokeniser too."""
+def export_folder(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> ExportResult:
+    """Write a run, with its tokeniser, as a folder that transformers loads."""
     folder, target = RunFolder(run), Path(path)
     name = folder.read_config().model.name
-    if name not in WRITERS:
+    if name not in BY_MODEL:
         raise ConfigError(
-            f"{folder.path} is of the model {name}, for which Hugging Face has no counterpart; give a run of "
-            f"--model {', '.join(WRITERS)}"
+            f"{folder.path} is a run of the model {name}, which has no counterpart in Hugging Face; give a run of "
+            f"--model {', '.join(BY_MODEL)}"
         )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} exists already; choose another PATH, or remove it")
     tokenizer = folder.read_tokenizer()
-    foreign = WRITERS[name](load_model(folder, tokenizer), tokenizer)
-    files = tokenizer_files(tokenizer, folder.read_source_tokenizer(), foreign)
-    files[CONFIG] = as_json(foreign.config)
-    if foreign.generation:
-        files["generation_config.json"] = as_json(foreign.generation)
-    files[WEIGHTS] = save_bytes(_apart(foreign.weights), metadata={"format": "pt"})
+    exported = BY_MODEL[name].write(load_model(folder, tokenizer), tokenizer)
+    files = tokenizer_files(tokenizer, folder.read_source_tokenizer(), exported)
+    files[CONFIG] = as_json(exported.config)
+    if exported.generation:
+        files["generation_config.json"] = as_json(exported.generation)
+    files[WEIGHTS] = save_bytes(_separate(exported.weights), metadata={"format": "pt"})
     with folder_atomically(target) as beside:
         for number, (file, content) in enumerate(files.items(), 1):
             write_atomically(beside / file, content)
             if progress:
                 progress(number, len(files))
-    return Exported(target, sum(map(len, files.values())))
+    return ExportResult(target, sum(map(len, files.values())))
 
 
-def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that share no memory, as the file wants them."""
+def _separate(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of the tensors that share no memory, as safetensors requires."""
     return {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()
     }
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a path is a folder, or the name of a package that contains a model."""
+    return path.is_dir() or (not path.exists() and find_folder(str(path)) is not None)
+
+
+HUGGING_FACE = Format(
+    name="hf",
+    summary="models of Hugging Face transformers: GPT-2, BERT, RoBERTa, DistilBERT, T5 and Marian",
+    recognise=_is_folder,
+    import_run=import_folder,
+    export_run=export_folder,
+    import_unit="bytes",
+    export_unit="files",
+)

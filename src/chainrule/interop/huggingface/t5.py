@@ -1,8 +1,7 @@
-"""T5 as Hugging Face keeps it, versions 1.0 and 1.1, as our `t5`, and back.
+"""T5, versions 1.0 and 1.1, in the format of Hugging Face, read as our `t5` and written from it.
 
-Our embeddings are kept √D smaller and multiplied when they are read (models/t5.py). Version 1.0 divides what the
-decoder gives by √D before its product with the embeddings: here the table of the output is smaller instead.
-Legend: V vocabulary, D width.
+Our embeddings are stored divided by √D and multiplied by it when they are read (models/t5.py). Version 1.0 divides the
+output of the decoder by √D before its product with the embeddings; here the output's table is divided instead.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import ConfigError
-from chainrule.interop.huggingface.decoder_start import begin_with, check_ids, start_of
-from chainrule.interop.huggingface.folders import Folder, Foreign, Native, Weights
-from chainrule.interop.huggingface.gpt2 import refuse_output_bias
+from chainrule.interop.huggingface.decoder_start import check_ids, find_start_token, with_start_row
+from chainrule.interop.huggingface.folders import ExportedModel, FolderWeights, HuggingFaceFolder, ImportedModel
+from chainrule.interop.huggingface.output_layers import require_no_output_bias
 from chainrule.interop.huggingface.read_tokenizers import read_t5_tokenizer
 from chainrule.text.tokenizers import Tokenizer
 
-FORMS = {
+FEEDFORWARDS = {
     "relu": "relu",
     "gated-gelu": "gated gelu-tanh",
     "gelu_new": "gelu-tanh",
     "gated-gelu_new": "gated gelu-tanh",
     "gated-relu": "gated relu",
 }
-"""feed_forward_proj, and what it is here; `gated-gelu` has always meant the tanh form."""
+"""Values of feed_forward_proj and our counterparts; `gated-gelu` means the tanh approximation of gelu."""
 
 TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-DISTANCES = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+RELATIVE_BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def layer_names(*, reads_source: bool, gated: bool) -> dict[str, tuple[str, ...]]:
-    """Layers of a block, and what they are called there; those that are several there stand one below the other."""
+    """The layers of a block: our names and theirs. Several layers of theirs are concatenated into one of ours."""
     last = 2 if reads_source else 1
     heads = tuple(f"0.SelfAttention.{part}" for part in "qkv")
     names = {"norm_attention": ("0.layer_norm",), "project_in": heads, "project_out": ("0.SelfAttention.o",)}
@@ -53,19 +52,19 @@ def layer_names(*, reads_source: bool, gated: bool) -> dict[str, tuple[str, ...]
     }
 
 
-# In
+# Import
 
 
-def read_t5(folder: Folder, weights: Weights) -> Native:
+def read_t5(folder: HuggingFaceFolder, weights: FolderWeights) -> ImportedModel:
     """The model of a folder as a `t5`."""
     config = folder.config
-    size, width, layers = folder.need("vocab_size", "d_model", "num_layers")
-    form = folder.choose("feed_forward_proj", FORMS, "relu")
+    size, width, layers = folder.require("vocab_size", "d_model", "num_layers")
+    form = folder.map_option("feed_forward_proj", FEEDFORWARDS, "relu")
     options = {
         "embedding": width,
         "encoder_layers": layers,
         "decoder_layers": config.get("num_decoder_layers") or layers,
-        **dict(zip(("heads", "head_width", "feedforward"), folder.need("num_heads", "d_kv", "d_ff"), strict=True)),
+        **dict(zip(("heads", "head_width", "feedforward"), folder.require("num_heads", "d_kv", "d_ff"), strict=True)),
         "activation": form.removeprefix("gated "),
         "gated": form.startswith("gated "),
         "buckets": config.get("relative_attention_num_buckets", 32),
@@ -81,17 +80,17 @@ def read_t5(folder: Folder, weights: Weights) -> Native:
     tables = _read_tables(folder, weights, tokenizer.eos, start)
     options |= {"tied": "output.weight_VD" not in tables, "shared": start == tokenizer.eos}
     found = tables | _read_blocks(weights, options)
-    return Native("t5", options, found, tokenizer, output={"bias": False})
+    return ImportedModel("t5", options, found, tokenizer, output={"bias": False})
 
 
-def _read_tables(folder: Folder, weights: Weights, eos: int, start: int) -> dict[str, Tensor]:
-    """Embeddings, and the output's table where it is another."""
+def _read_tables(folder: HuggingFaceFolder, weights: FolderWeights, eos: int, start: int) -> dict[str, Tensor]:
+    """The embeddings, and the output's table if it differs."""
     config, shape = folder.config, (folder.config["vocab_size"], folder.config["d_model"])
-    shared_VD = weights.shaped(next((name for name in TABLES if name in weights), TABLES[0]), *shape)
+    shared_VD = weights.with_shape(next((name for name in TABLES if name in weights), TABLES[0]), *shape)
     scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     head_VD = weights.get("lm_head.weight", shared_VD)
     small_VD = shared_VD * shared_VD.shape[1] ** -0.5
-    tables = {"embedding.weight": begin_with(small_VD, eos, start)}
+    tables = {"embedding.weight": with_start_row(small_VD, eos, start)}
     if start != eos:
         tables["source_embedding.weight"] = small_VD
     if start != eos or not scaled or not torch.equal(head_VD, shared_VD):
@@ -99,31 +98,32 @@ def _read_tables(folder: Folder, weights: Weights, eos: int, start: int) -> dict
     return tables
 
 
-def _read_blocks(weights: Weights, options: dict[str, Any]) -> dict[str, Tensor]:
+def _read_blocks(weights: FolderWeights, options: dict[str, Any]) -> dict[str, Tensor]:
+    """Their tensors by our names."""
     found: dict[str, Tensor] = {}
     for side in ("encoder", "decoder"):
         found[f"{side}.norm.weight"] = weights[f"{side}.final_layer_norm.weight"]
-        found[f"{side}.relative.table_UH"] = weights[f"{side}.{DISTANCES}"]
+        found[f"{side}.relative.table_UH"] = weights[f"{side}.{RELATIVE_BIAS}"]
         names = layer_names(reads_source=side == "decoder", gated=options["gated"])
         for number in range(options[f"{side}_layers"]):
             for ours, theirs in names.items():
-                called = [f"{side}.block.{number}.layer.{name}.weight" for name in theirs]
-                found[f"{side}.blocks.{number}.{ours}.weight"] = weights.joined(called)
+                full_names = [f"{side}.block.{number}.layer.{name}.weight" for name in theirs]
+                found[f"{side}.blocks.{number}.{ours}.weight"] = weights.concatenate(full_names)
     return found
 
 
-# Out
+# Export
 
 
-def write_t5(model: Any, tokenizer: Tokenizer) -> Foreign:
+def write_t5(model: Any, tokenizer: Tokenizer) -> ExportedModel:
     """A `t5` as a T5ForConditionalGeneration."""
     c, own = model.config, model.state_dict()
-    refuse_output_bias(model, "T5")
+    require_no_output_bias(model, "T5")
     decoder_VD, source_VD = own["embedding.weight"], model.source_embedding.weight.detach()
-    start = start_of(decoder_VD, source_VD, tokenizer.eos)
+    start = find_start_token(decoder_VD, source_VD, tokenizer.eos)
     if start is None:
         raise ConfigError(
-            "the run has model.shared = false, an embedding each for source and target, but T5 has one; train with "
+            "the run has separate embeddings for source and target (model.shared = false), but T5 has one; train with "
             "--set model.shared=true"
         )
     head_VD = model.output.weight_VD.detach()
@@ -133,19 +133,18 @@ def write_t5(model: Any, tokenizer: Tokenizer) -> Foreign:
         theirs["lm_head.weight"] = head_VD
     for side in ("encoder", "decoder"):
         theirs[f"{side}.final_layer_norm.weight"] = own[f"{side}.norm.weight"]
-        theirs[f"{side}.{DISTANCES}"] = own[f"{side}.relative.table_UH"]
+        theirs[f"{side}.{RELATIVE_BIAS}"] = own[f"{side}.relative.table_UH"]
         names = layer_names(reads_source=side == "decoder", gated=c.gated)
         for number in range(getattr(c, f"{side}_layers")):
-            for ours, called in names.items():
-                parts = own[f"{side}.blocks.{number}.{ours}.weight"].chunk(len(called))
-                theirs |= {
-                    f"{side}.block.{number}.layer.{name}.weight": part for name, part in zip(called, parts, strict=True)
-                }
-    begun = {"decoder_start_token_id": start, "eos_token_id": tokenizer.eos, "pad_token_id": start}
-    return Foreign(_config(model, tied) | begun, theirs, ends=True, generation=begun)
+            for ours, their_names in names.items():
+                parts = own[f"{side}.blocks.{number}.{ours}.weight"].chunk(len(their_names))
+                for name, part in zip(their_names, parts, strict=True):
+                    theirs[f"{side}.block.{number}.layer.{name}.weight"] = part
+    generation = {"decoder_start_token_id": start, "eos_token_id": tokenizer.eos, "pad_token_id": start}
+    return ExportedModel(_write_config(model, tied) | generation, theirs, appends_end=True, generation=generation)
 
 
-def _config(model: Any, tied: bool) -> dict[str, Any]:
+def _write_config(model: Any, tied: bool) -> dict[str, Any]:
     c = model.config
     form = {"relu": "relu", "gelu-tanh": "gelu_new"}[c.activation]
     return {

@@ -35,6 +35,7 @@ class OutputLayer(HasTables, nn.Module):
     Config: ClassVar[type[OutputConfig]] = OutputConfig
     only_tables = True
     tieable: ClassVar[bool] = False
+    has_word_vectors: ClassVar[bool] = False  # whether `weight_VD` and `bias_V` score words as w·h + b_w
     name: ClassVar[str]
 
     def __init__(self, config: OutputConfig, width: int, vocabulary: Vocabulary) -> None:
@@ -74,6 +75,7 @@ class WordVectors(OutputLayer):
     """The layers whose scores are s(w, h) = w·h + b_w: one vector and one bias per word."""
 
     tieable = True
+    has_word_vectors = True
 
     def __init__(self, config: OutputConfig, width: int, vocabulary: Vocabulary) -> None:
         super().__init__(config, width, vocabulary)

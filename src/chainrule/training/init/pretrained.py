@@ -19,7 +19,7 @@ from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import NamedSection, RunConfig, parse
 from chainrule.errors import ConfigError, RunError
 from chainrule.interop.huggingface.bert_encoder import find_pretrained, find_tokenizer, load_bert, read_shape
-from chainrule.interop.huggingface.folders import Folder
+from chainrule.interop.huggingface.folders import HuggingFaceFolder
 from chainrule.interop.huggingface.gpt2 import read_gpt2
 from chainrule.layers.encoders.bert import BertEncoder
 from chainrule.registry import MODELS
@@ -65,7 +65,7 @@ def open_pretrained(name: str) -> Pretrained:
     if folder.exists():
         return _from_run(folder)
     place = find_pretrained(name)
-    if Folder(place).kind == "gpt2":
+    if HuggingFaceFolder(place).model_type == "gpt2":
         return _from_gpt2(place)
 
     def fill(encoder: nn.Module) -> None:
@@ -77,8 +77,8 @@ def open_pretrained(name: str) -> Pretrained:
 
 def _from_gpt2(place: Path) -> Pretrained:
     """GPT-2 in the layout of Hugging Face, read as a `transformer`."""
-    folder, tokenizer = Folder(place), find_tokenizer(place)
-    native, make = read_gpt2(folder, folder.weights()), MODELS.get("transformer").make
+    folder, tokenizer = HuggingFaceFolder(place), find_tokenizer(place)
+    native, make = read_gpt2(folder, folder.load_weights()), MODELS.get("transformer").make
     options, size = parse(make.Config, native.options, "model"), native.tokenizer.vocab_size
     weights = make.encoder_weights(options, native.weights, size)
     shape = make.encoder_shape(options, size, native.tokenizer.eos)

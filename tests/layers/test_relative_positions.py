@@ -1,7 +1,4 @@
-"""Buckets of distances against their definition in whole numbers and against T5's, and their layout as a mask.
-
-Legend: T new positions, L positions so far, H heads, U buckets.
-"""
+"""Buckets of distances against their definition in integers and against those of T5, and their layout as a mask."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ SHAPES = [(32, 128), (8, 20), (4, 3), (33, 100), (32, 17), (64, 1000)]
 
 
 def defined_bucket(relative: int, buckets: int, distance: int, bidirectional: bool) -> int:
-    """near + ⌊far · log(away/near) / log(distance/near)⌋ for `away` not near, found without a logarithm."""
+    """near + ⌊far · log(away/near) / log(distance/near)⌋ for `away` not near, computed without a logarithm."""
     first, away = 0, max(-relative, 0)
     if bidirectional:
         buckets //= 2
@@ -35,7 +32,7 @@ def defined_bucket(relative: int, buckets: int, distance: int, bidirectional: bo
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("buckets", "distance"), SHAPES)
-def test_buckets_are_their_definition(buckets: int, distance: int, bidirectional: bool) -> None:
+def test_buckets_equal_their_definition(buckets: int, distance: int, bidirectional: bool) -> None:
     relative = torch.arange(-1200, 1201)
     expected = [defined_bucket(int(r), buckets, distance, bidirectional) for r in relative]
     assert relative_bucket(relative, buckets, distance, bidirectional=bidirectional).tolist() == expected
@@ -43,13 +40,13 @@ def test_buckets_are_their_definition(buckets: int, distance: int, bidirectional
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("buckets", "distance"), SHAPES)
-def test_buckets_are_those_of_t5(buckets: int, distance: int, bidirectional: bool) -> None:
+def test_buckets_equal_those_of_t5(buckets: int, distance: int, bidirectional: bool) -> None:
     relative = torch.arange(-5000, 5001)
     theirs = T5Attention._relative_position_bucket(relative, bidirectional, buckets, distance)
     assert torch.equal(relative_bucket(relative, buckets, distance, bidirectional=bidirectional), theirs)
 
 
-def looked_up(positions: RelativePositions, new: int, before: int, buckets: int, distance: int) -> Tensor:
+def expected_mask(positions: RelativePositions, new: int, before: int, buckets: int, distance: int) -> Tensor:
     """The mask entry by entry."""
     rows = []
     for query in range(before, before + new):
@@ -66,10 +63,10 @@ def looked_up(positions: RelativePositions, new: int, before: int, buckets: int,
 def test_the_mask_holds_the_number_of_each_distance(bidirectional: bool, new: int, before: int) -> None:
     positions = RelativePositions(3, 8, 7, window=9, bidirectional=bidirectional)
     torch.nn.init.normal_(positions.table_UH)
-    made, expected = positions(new, before), looked_up(positions, new, before, 8, 7)
+    made, expected = positions(new, before), expected_mask(positions, new, before, 8, 7)
     assert torch.equal(made, expected)
 
-    weight = torch.randn(made.shape)  # the gradient reaches each bucket from all places of its distances
+    weight = torch.randn(made.shape)  # the gradient of a bucket sums over all positions with its distances
     gradients = [
         torch.autograd.grad((mask.masked_fill(mask == -math.inf, 0) * weight).sum(), positions.table_UH)[0]
         for mask in (made, expected)
@@ -77,7 +74,7 @@ def test_the_mask_holds_the_number_of_each_distance(bidirectional: bool, new: in
     torch.testing.assert_close(*gradients)
 
 
-def test_a_distance_within_the_single_buckets_has_its_sentence() -> None:
+def test_a_distance_without_a_bucket_is_rejected() -> None:
     with pytest.raises(ConfigError) as caught:
         RelativePositions(2, 32, 16, window=9, bidirectional=True)
     assert str(caught.value) == (
