@@ -22,14 +22,14 @@ import chainrule as cr
 from chainrule.base.devices import threads
 from chainrule.decoding import (
     Chooser,
-    Drafted,
     Drafter,
+    DraftStatistics,
     Greedy,
     LookupDrafter,
     Sample,
     StepperDrafter,
-    draft_one,
     generate,
+    generate_with_drafts,
 )
 from chainrule.experiments.demo import builtin_text
 from chainrule.inference.drafts import open_draft
@@ -64,14 +64,16 @@ def plain_tokens(run: cr.Run, choice: Callable[[], Chooser], length: int) -> lis
 
 def drafted_tokens(
     run: cr.Run, choice: Callable[[], Chooser], length: int, drafter: Callable[[], Drafter]
-) -> tuple[list[int], Drafted]:
+) -> tuple[list[int], DraftStatistics]:
     """What it writes with one, and how the draft fared."""
     written: list[int] = []
-    told = Drafted()
+    told = DraftStatistics()
     for prompt in PROMPTS:
         prompt_1T = torch.tensor([[run.tokenizer.eos, *run.tokenizer.encode_block(prompt).tolist()]])
         with threads(1), torch.inference_mode():
-            found, one = draft_one(run.model, run.model.start(1), prompt_1T, drafter(), None, length, choice())
+            found, one = generate_with_drafts(
+                run.model, run.model.start(1), prompt_1T, drafter(), None, length, choice()
+            )
         written += found
         told.add(one)
     return written, told

@@ -19,8 +19,8 @@ from harness import Figure, Times, alternate, arguments, begin, report, speed, s
 from chainrule.base.devices import threads
 from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig, parse
+from chainrule.decoding.choosers import Greedy
 from chainrule.decoding.generate import generate
-from chainrule.decoding.greedy import Greedy
 from chainrule.models.translator import Given
 from chainrule.types import Source, Vocabulary
 

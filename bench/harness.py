@@ -214,11 +214,11 @@ class Project:
         self.target = 0
 
     def _at_target(self) -> bool:
-        return self.trainer.standing.step >= self.target
+        return self.trainer.training_state.step >= self.target
 
     def steps(self, count: int) -> None:
         """Take so many more steps."""
-        self.target = self.trainer.standing.step + count
+        self.target = self.trainer.training_state.step + count
         self.trainer.fit()
 
 

@@ -208,8 +208,8 @@ def mixed_model(vocabulary: Vocabulary, seed: int = 0, **options: Any) -> Any:
     """An n-gram model, a network and caches, of unequal weights."""
     parts = [counted_model(vocabulary, seed, order=3), small_model("lstm", vocabulary=vocabulary, seed=seed)]
     config = MixtureConfig(parts=2, **options)
-    weights_ZE = torch.rand(Mixture(config, vocabulary, parts).weights.shape) + 0.1
-    return Mixture(config, vocabulary, parts, weights_ZE / weights_ZE.sum(1, keepdim=True)).eval()
+    weights_ZK = torch.rand(Mixture(config, vocabulary, parts).weights.shape) + 0.1
+    return Mixture(config, vocabulary, parts, weights_ZK / weights_ZK.sum(1, keepdim=True)).eval()
 
 
 @torch.no_grad()

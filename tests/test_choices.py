@@ -12,7 +12,7 @@ import torch
 
 import chainrule as cr
 from builders import letter_pairs, small_options, write_pairs
-from chainrule.decoding.stop_strings import Stops
+from chainrule.decoding.stop_strings import StopStrings
 from chainrule.errors import ConfigError, DataError, RunError
 from chainrule.inference import few_shot as choices
 from chainrule.inference.few_shot import (
@@ -119,8 +119,8 @@ def test_questions_together_are_questions_alone(place: Path, name: str, monkeypa
     ]
     asked.append(Question("", ("cat", "dog says", "x")))
     alone = [next(choose(run, [question])) for question in asked]
-    for most, group in ((choices.MOST_NUMBERS, 128), (50, 128), (1, 2)):
-        monkeypatch.setattr(choices, "MOST_NUMBERS", most)
+    for most, group in ((choices.MAX_PROBABILITIES, 128), (50, 128), (1, 2)):
+        monkeypatch.setattr(choices, "MAX_PROBABILITIES", most)
         monkeypatch.setattr(choices, "QUESTIONS", group)
         for together, one in zip(choose(run, iter(asked)), alone, strict=True):
             assert [choice.text for choice in together] == [choice.text for choice in one]
@@ -269,10 +269,10 @@ def test_each_of_several_texts_ends_before_its_own_stop(place: Path) -> None:
 
 
 def test_pieces_wait_only_while_they_may_be_a_stop() -> None:
-    stops = Stops(["abc", "\n\n"])
-    assert list(stops.pieces(iter(["x", "a", "b", "d", "a", "bc", "z"]))) == ["x", "abd"]
-    assert list(stops.pieces(iter(["1\n", "2\n", "\n3"]))) == ["1", "\n2"]
-    assert list(stops.pieces(iter(["ab"]))) == ["ab"]
-    assert list(stops.pieces(iter(["", "abc"]))) == []
-    with pytest.raises(ConfigError, match=r"^stop got an empty text, which is everywhere; give at least one character"):
-        Stops([""])
+    stops = StopStrings(["abc", "\n\n"])
+    assert list(stops.cut_pieces(iter(["x", "a", "b", "d", "a", "bc", "z"]))) == ["x", "abd"]
+    assert list(stops.cut_pieces(iter(["1\n", "2\n", "\n3"]))) == ["1", "\n2"]
+    assert list(stops.cut_pieces(iter(["ab"]))) == ["ab"]
+    assert list(stops.cut_pieces(iter(["", "abc"]))) == []
+    with pytest.raises(ConfigError, match=r"^stop contains an empty string; give at least one character"):
+        StopStrings([""])

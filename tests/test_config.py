@@ -22,6 +22,7 @@ from chainrule.config import (
 )
 from chainrule.errors import ConfigError
 from chainrule.tasks.presets import resolve
+from chainrule.tasks.task import CorpusSize, task_of
 from chainrule.text.tokenizers.fit import choose_tokenizer
 from chainrule.training.request import make_config
 

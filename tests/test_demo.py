@@ -68,5 +68,5 @@ def test_two_translators_are_trained_and_tried(tmp_path: Path, monkeypatch: pyte
     assert {row.model for row in rows} == {"seq2seq-attention", "seq2seq-transformer"}
     assert all(0 < row.bits_per_byte < 8 and row.generate_tokens_per_second > 0 for row in rows)
     assert all(row.exact_match is not None and row.bleu is not None for row in rows)
-    assert [line for line, _ in translated] == list(demo.TRIED)
+    assert [line for line, _ in translated] == list(demo.EXAMPLE_LINES)
     assert sum(note.endswith("exact match") for note in notes) == 2

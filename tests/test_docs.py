@@ -29,8 +29,8 @@ from chainrule.config import (
 )
 from chainrule.experiments.compare import Contender, Row, parse_contenders
 from chainrule.experiments.demo import builtin_text
-from chainrule.experiments.mix import Ingredients
-from chainrule.experiments.speed_quality import read_entries
+from chainrule.experiments.mix import MixtureRecipe
+from chainrule.experiments.speed_quality import read_recipe
 from chainrule.models.language_model import LanguageModelConfig
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS, TOKENIZERS
 from chainrule.training.fit import fit
@@ -161,12 +161,12 @@ def test_toml_is_a_configuration(snippet: Snippet, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(snippet.text, encoding="utf-8")
     if "contenders" in tomllib.loads(snippet.text):
-        for entry in read_entries(file)[1]:
+        for entry in read_recipe(file)[1]:
             parse(MODELS.get(entry.model["name"]).make.Config, {k: v for k, v in entry.model.items() if k != "name"})
         return
     config = make_config(file, {}, {})
     recipe = "parts" in config.model.options  # for a mixture: its parts have models of their own
-    parse(Ingredients if recipe else MODELS.get(config.model.name).make.Config, config.model.options, "model")
+    parse(MixtureRecipe if recipe else MODELS.get(config.model.name).make.Config, config.model.options, "model")
     understood = config.model_dump(mode="json")
     for section, options in tomllib.loads(snippet.text).items():
         for name, value in options.items() if isinstance(options, dict) else ():

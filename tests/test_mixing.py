@@ -90,7 +90,7 @@ def test_the_text_is_as_likely_as_the_fit_said(place: Path, lstm: Path, average:
     run = mix([lstm, average], valid=place / "valid.txt", out=place / "by-hand", caches=["unigram"])
     experts = gather(run.model, run.open(place / "valid.txt").tokens)
     weights = np.array(list(run.result["weights"].values()))
-    by_hand = -np.mean(np.log(weights @ np.exp(experts.log_probs_EN.astype(np.float64))))
+    by_hand = -np.mean(np.log(weights @ np.exp(experts.log_probs_KN.astype(np.float64))))
     assert nats(run, place / "valid.txt") == pytest.approx(by_hand, abs=1e-5)
     assert weights.sum() == pytest.approx(1, abs=1e-5)
 
@@ -104,9 +104,9 @@ def test_gathering_takes_each_token_once(
     model = Mixture(static, mixing._vocabulary(mixed), list(mixed.model.parts))
     told: list[tuple[int, int]] = []
     experts = gather(model, tokens, lambda *done: told.append(done))
-    assert experts.log_probs_EN.shape == (2, len(tokens))
+    assert experts.log_probs_KN.shape == (2, len(tokens))
     assert told[-1] == (len(tokens), len(tokens))
-    for row, run in zip(experts.log_probs_EN, (lstm, average), strict=True):
+    for row, run in zip(experts.log_probs_KN, (lstm, average), strict=True):
         expected = evaluate_tokens(cr.load(run).model, tokens, eos=mixed.tokenizer.eos).nats
         assert -row.astype(np.float64).sum() == pytest.approx(expected, rel=1e-5)
 
@@ -214,7 +214,7 @@ def test_what_is_set_is_taken(place: Path, lstm: Path, average: Path, tmp_path: 
 
 
 def test_a_long_text_is_cut_and_it_is_said(place: Path, lstm: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(mixing, "MOST_TOKENS", 100)
+    monkeypatch.setattr(mixing, "MAX_TOKENS_TO_FIT", 100)
     told: list[str] = []
     settings = {"cache": {"decay": 0.9}}
     run = mix(

@@ -257,10 +257,10 @@ def test_discounts_that_cannot_be_estimated_are_noted(tmp_path: Path) -> None:
     assert notes == [
         f"{text} is one line, nothing can be held out: validating on the training text itself",
         "tokeniser: word",
-        "order 1: counts (4 of 1, 0 of 2, 0 of 3, 0 of 4) from which no discounts can be estimated; 0.5, 1 and 1.5 "
-        "are taken",
-        "order 2: counts (4 of 1, 0 of 2, 0 of 3, 0 of 4) from which no discounts can be estimated; 0.5, 1 and 1.5 "
-        "are taken",
+        "order 1: the counts (4 of 1, 0 of 2, 0 of 3, 0 of 4) do not allow an estimate of the discounts; using 0.5, 1 "
+        "and 1.5",
+        "order 2: the counts (4 of 1, 0 of 2, 0 of 3, 0 of 4) do not allow an estimate of the discounts; using 0.5, 1 "
+        "and 1.5",
     ]
     # <eos>, <unk> and three words: 0.5 / 4 + 0.5 / 5 each but <unk>, then half of it and half of the whole
     [score] = run.score(["one two three"])

@@ -10,7 +10,7 @@ import pytest
 
 from chainrule.api import load, train
 from chainrule.config import merge, parse, parse_settings, read_toml
-from chainrule.experiments.speed_quality import measure_tradeoffs, read_entries
+from chainrule.experiments.speed_quality import measure_tradeoffs, read_recipe
 from chainrule.registry import MODELS
 from chainrule.runs.translator import TranslatorRun
 from chainrule.tasks.language_model import reads_pairs
@@ -145,7 +145,7 @@ COMPARISONS = sorted((Path(__file__).parent.parent / "recipes" / "compare").glob
 
 @pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
 def test_a_recipe_for_a_comparison_names_models_and_ways_that_there_are(path):
-    shared, entries = read_entries(path)
+    shared, entries = read_recipe(path)
     assert shared["recipe"]["about"]
     assert shared["recipe"]["expected"]
     for entry in entries:

@@ -10,7 +10,7 @@ import pytest
 
 import chainrule as cr
 from chainrule.errors import ConfigError
-from chainrule.experiments.speed_quality import Entry, Point, Quality, Way, measure_tradeoffs, read_entries
+from chainrule.experiments.speed_quality import Entry, Point, Quality, Way, measure_tradeoffs, read_recipe
 from chainrule.report import speed_quality as tradeoff
 from chainrule.report.plot import HEIGHT, LEFT, RIGHT, WIDTH, Dot, scatter
 from chainrule.text.samples.phrases import write_phrase_pairs
@@ -81,7 +81,7 @@ def test_a_recipe_says_what_is_wrong_with_it(tmp_path) -> None:
         path = tmp_path / "r.toml"
         path.write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError) as caught:
-            read_entries(path)
+            read_recipe(path)
         return str(caught.value).replace(str(path), "r.toml")
 
     one = '[[contenders]]\nname = "a"\nmodel = { name = "fat" }\n'

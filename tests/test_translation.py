@@ -15,12 +15,14 @@ import pytest
 import torch
 
 import chainrule as cr
-from builders import letter_pairs, write_pairs
-from chainrule.api import load_translator
+from builders import LANGUAGE_MODELS, TRANSLATORS, letter_pairs, write_pairs
 from chainrule.data.pairs import pad_sources
-from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
+from chainrule.errors import ChainruleError, ConfigError, DataError
 from chainrule.experiments.distill import _key, distill
+from chainrule.inference.subject import TranslationModel
 from chainrule.inference.translate import FIRST_WINDOW
+from chainrule.runs.base import MissingVerbError
+from chainrule.runs.load import load_for
 from chainrule.runs.translator import TranslatorRun
 from chainrule.text.readers import open_texts
 
@@ -121,8 +123,8 @@ def test_order_is_kept_and_empty_lines_stay_empty(run: TranslatorRun) -> None:
 def test_a_line_of_which_the_tokeniser_keeps_nothing_is_empty(
     run: TranslatorRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode = TranslatorRun.encode_source
-    monkeypatch.setattr(TranslatorRun, "encode_source", lambda *given: encode(*given) if given[1] != "?" else [])
+    encode = TranslationModel.encode_source
+    monkeypatch.setattr(TranslationModel, "encode_source", lambda *given: encode(*given) if given[1] != "?" else [])
     assert texts(run.translate_lines(["?"])) == [""]
     assert texts(run.translate_lines(["?", "ab", "?"])) == ["", run.translate("ab"), ""]
 
@@ -220,8 +222,8 @@ def test_runs_of_other_tokens_cannot_translate_together(run: TranslatorRun, word
     with pytest.raises(ConfigError) as error:
         next(run.translate_lines(["ab"], together=[word_run]))
     assert str(error.value) == (
-        f"{run.folder.path} and {word_run.folder.path} write different tokens, so they cannot translate together; "
-        "train them with one tokenizer (--tokenizer FOLDER)"
+        f"{run.name} and {word_run.name} write different tokens, so they cannot form an ensemble; train them with one "
+        "tokenizer (--tokenizer FOLDER)"
     )
 
 
@@ -230,18 +232,18 @@ def test_runs_of_other_tokens_cannot_translate_together(run: TranslatorRun, word
 
 def test_attention_is_told_for_every_piece(run: TranslatorRun) -> None:
     ((best,), (empty,)) = run.translate_lines(["abca", ""], attention=True)
-    assert empty.looked is None
-    assert best.looked is not None
-    assert best.looked.source == ["a", "b", "c", "a", "<eos>"]
-    assert best.looked.target == [*best.text, "<eos>"]
-    weights_TS = torch.tensor(best.looked.weights)
+    assert empty.attention is None
+    assert best.attention is not None
+    assert best.attention.source == ["a", "b", "c", "a", "<eos>"]
+    assert best.attention.target == [*best.text, "<eos>"]
+    weights_TS = torch.tensor(best.attention.weights)
     assert weights_TS.shape == (len(best.text) + 1, 5)
     torch.testing.assert_close(weights_TS.sum(1), torch.ones(len(weights_TS)))
     tokens_BT = torch.tensor([[*run.tokenizer.encode(best.text), run.tokenizer.eos]])
     source = pad_sources([run.tokenizer.encode("abca")], run.tokenizer.eos)
     with torch.no_grad():
         torch.testing.assert_close(weights_TS, run.model.attention(tokens_BT, source)[0])
-    assert next(run.translate_lines(["abca"]))[0].looked is None  # unless it is asked for
+    assert next(run.translate_lines(["abca"]))[0].attention is None  # unless it is asked for
 
 
 def test_an_unknown_word_is_copied_from_where_the_model_looked(word_run: TranslatorRun) -> None:
@@ -249,9 +251,9 @@ def test_an_unknown_word_is_copied_from_where_the_model_looked(word_run: Transla
     assert unk in word_run.tokenizer.encode(line)
     options: dict[str, Any] = {"prefix": "a gnu ran", "max_new_tokens": 1, "attention": True}
     ((best,),) = word_run.translate_lines([line], **options)
-    assert best.looked is not None
-    assert best.looked.source == [*line.split(), "<eos>"]  # the very words, not <unk>
-    weights = best.looked.weights[1][:-1]
+    assert best.attention is not None
+    assert best.attention.source == [*line.split(), "<eos>"]  # the very words, not <unk>
+    weights = best.attention.weights[1][:-1]
     copied = line.split()[weights.index(max(weights))]
     assert best.text.split()[:3] == ["a", copied, "ran"]
     assert word_run.translate(line, **options, copy_unknown=False).startswith("a <unk> ran")
@@ -270,16 +272,16 @@ def test_words_are_copied_without_their_marks(place: Path) -> None:
     )
     assert isinstance(run, TranslatorRun)
     line = "a (zebra) sat."
-    tokens = run.encode_source(line)
+    tokens = run.subject.encode_source(line)
     assert run.source_tokenizer.piece(tokens[1]) == "␣("
-    assert run.source_pieces(line, tokens) == ["a", "(", "zebra", ")", "sat", "."]
+    assert run.subject.source_pieces(line, tokens) == ["a", "(", "zebra", ")", "sat", "."]
 
 
 def test_what_has_no_attention_says_so(rnn_run: TranslatorRun) -> None:
     with pytest.raises(ConfigError) as error:
         rnn_run.translate("ab", attention=True)
     assert str(error.value) == (
-        f"{rnn_run.folder.path} is a seq2seq-rnn, which has no attention to show; leave --attention out"
+        f"{rnn_run.folder.path} (seq2seq-rnn) has no attention to show; leave --attention out"
     )
     assert rnn_run.translate("ab", prefix="x", max_new_tokens=1).startswith("<unk>")  # it cannot copy
 
@@ -289,10 +291,10 @@ def test_what_has_no_attention_says_so(rnn_run: TranslatorRun) -> None:
 
 def test_a_line_beyond_the_context_is_cut_with_a_warning(run: TranslatorRun) -> None:
     long = "abcd" * 10
-    with pytest.warns(UserWarning, match="the rest of it is left out") as told:
+    with pytest.warns(UserWarning, match="the rest is missing") as told:
         found = texts(run.translate_lines(["a", "", long, "b"], num_beams=2))
     assert [str(one.message) for one in told] == [
-        "line 3 has 40 tokens, but the model reads 23: the rest of it is left out of the translation"
+        "line 3 has 40 tokens, but the model reads 23: the rest is missing from the translation"
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -405,7 +407,7 @@ def test_a_teacher_writes_its_translations_as_pairs(
     assert (tmp_path / f"alone{suffix}").read_text() == out.read_text()
     with pytest.raises(ConfigError) as error:
         distill(run, data, out)
-    assert str(error.value) == f"{out} is there already; delete it, or choose another --out"
+    assert str(error.value) == f"{out} already exists; delete it, or choose another --out"
 
 
 def test_a_distillation_goes_on_after_the_last_whole_line(
@@ -441,9 +443,7 @@ def test_a_distillation_goes_on_after_the_last_whole_line(
 def test_pairs_are_written_to_files_that_hold_pairs(run: TranslatorRun, place: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         distill(run, [place / "test.src"], tmp_path / "pairs.txt")
-    assert str(error.value) == (
-        f"--out is {tmp_path / 'pairs.txt'}, but pairs are written to a .tsv or .jsonl file; give such a name"
-    )
+    assert str(error.value) == f"--out is {tmp_path / 'pairs.txt'}; expected the name of a .tsv or .jsonl file"
 
 
 # What cannot be done
@@ -461,20 +461,21 @@ def _first(result: Any) -> Any:
 
 
 def test_a_run_that_is_no_translator_says_so(language_model: cr.Run) -> None:
-    with pytest.raises(RunError) as error:
-        load_translator(language_model.folder.path)
+    with pytest.raises(MissingVerbError) as error:
+        load_for("translate", TranslatorRun, language_model.folder.path)
     assert str(error.value) == (
-        f"{language_model.folder.path} is a ngram, which is no translator; train one with: chainrule train SOURCE "
-        "TARGET --model seq2seq-transformer, or use chainrule generate"
+        f"{language_model.folder.path} (ngram) has no translate; translate works with {', '.join(TRANSLATORS)}; this "
+        "run has score, generate, compress, decompress, mix, eval, info, embed, neighbours"
     )
 
 
 @pytest.mark.parametrize("verb", ["generate", "stream", "score", "score_text", "compress", "open"])
 def test_a_translator_does_not_continue_texts(verb: str, run: TranslatorRun) -> None:
-    assert sentence(getattr(run, verb), "ab") == (
-        f"{run.folder.path} is a seq2seq-transformer, which translates and does not continue a text; use "
-        "chainrule translate, or a language model"
-    )
+    with pytest.raises(MissingVerbError) as error:
+        getattr(run, verb)
+    verbs = "translate, score, distill, eval, info, embed, neighbours"
+    usable = f"generate works with {', '.join(LANGUAGE_MODELS)}; " if verb == "generate" else ""
+    assert str(error.value) == f"{run.name} has no {verb}; {usable}this run has {verbs}"
 
 
 def test_a_language_model_reads_no_pairs(place: Path, language_model: cr.Run, tmp_path: Path) -> None:
@@ -482,8 +483,8 @@ def test_a_language_model_reads_no_pairs(place: Path, language_model: cr.Run, tm
         (tmp_path / name).write_text(lines)
     for paths in ([tmp_path / "p.en", tmp_path / "p.de"], [tmp_path / "p.tsv"]):
         told = (
-            f"{' and '.join(map(str, paths))} look like pairs, but {{}} is a language model and reads one text; choose "
-            "a translator (--model seq2seq-attention), or give one side, or both joined in one .txt file"
+            f"{' and '.join(map(str, paths))} look like pairs, but {{}} reads one text; choose a translator "
+            "(--model seq2seq-attention), or give one side, or both joined in one .txt file"
         )
         assert sentence(cr.train, *paths, model="lstm", out=tmp_path / "run") == told.format("lstm")
         assert sentence(language_model.evaluate, paths) == told.format("ngram")

@@ -255,6 +255,11 @@ class Model:
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
+    def tuned_parameters(self) -> list[nn.Parameter]:
+        """Parameters of a pretrained part, which has its own learning rate (`training.tuned_lr`)."""
+        return []
+
+    @property
     def word_table(self) -> nn.Embedding | None:
         """The table in which the model looks up its tokens; None: it has none."""
         return None

@@ -83,7 +83,7 @@ def test_the_same_import_is_not_repeated(trained: Path, tmp_path: Path, chainrul
     import_arpa(file, back)
     before = (back / "model.safetensors").stat().st_mtime_ns
     code, _, err = chainrule("import", file, "--out", back)
-    assert (code, err) == (0, f"{back} is finished already; choose another --out to import it anew\n")
+    assert (code, err) == (0, f"{back} is finished already; choose another --out to import it again\n")
     assert (back / "model.safetensors").stat().st_mtime_ns == before
 
 
@@ -125,7 +125,7 @@ def test_only_n_grams_and_known_formats_are_exported(trained: Path, tmp_path: Pa
     code, _, err = chainrule("export", tmp_path / "rnn", tmp_path / "x")
     assert code == 2
     assert err == (
-        f"chainrule: {tmp_path / 'rnn'} is of the model rnn, but an ARPA file holds an n-gram model; "
+        f"chainrule: {tmp_path / 'rnn'} is a run of the model rnn, but the ARPA format is for n-gram models; "
         "give a run of --model ngram\n"
     )
     assert not (tmp_path / "x").exists()
@@ -179,8 +179,8 @@ def test_a_folder_that_cannot_be_read_leaves_no_run(gpt: Path, tmp_path: Path, c
     code, _, err = chainrule("import", tmp_path / "folder", "--out", tmp_path / "back")
     assert (code, err) == (
         2,
-        f"chainrule: {tmp_path / 'folder'} has no model.safetensors: it has no weights; load the model with "
-        "transformers and save it to the folder again, and the file is there\n",
+        f"chainrule: {tmp_path / 'folder'} has no model.safetensors; load the model with transformers and save "
+        "it to the folder again, which writes the file\n",
     )
     assert not (tmp_path / "back").exists()
 

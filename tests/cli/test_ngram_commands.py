@@ -137,7 +137,7 @@ def test_a_budget_is_ignored_and_a_finished_run_is_kept(place: Path, chainrule: 
     first, second = (chainrule(*command) for _ in range(2))
     assert (first.code, second.code) == (0, 0)
     assert "ignoring --minutes: n-grams are counted in one pass" in first.err.splitlines()
-    assert second.err.splitlines()[0] == f"{place / 'again'} is finished already; choose another --out"
+    assert second.err.splitlines()[0] == f"{place / 'again'} is already finished; choose another --out"
     assert first.out == second.out
 
 

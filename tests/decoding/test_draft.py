@@ -32,20 +32,20 @@ from builders import (
 )
 from chainrule.decoding import (
     Chooser,
-    Drafted,
+    DraftStatistics,
     Drafter,
-    FirstDrafter,
-    GivenDrafter,
+    FallbackDrafter,
+    GivenTextDrafter,
     Greedy,
     LookupDrafter,
     Sample,
     StepperDrafter,
     beam_search,
-    draft_one,
-    draft_search,
+    generate_with_drafts,
+    stream_with_drafts,
     generate,
 )
-from chainrule.decoding.draft import READ_AGAIN
+from chainrule.decoding.speculative import MAX_REREAD
 from chainrule.errors import ConfigError
 from chainrule.types import extend
 from toy import TableModel, TablePrefix, _mix
@@ -174,12 +174,12 @@ def drafter_of(kind: str, text: list[int], prompt: list[int], seed: int, model: 
         return StepperDrafter(other, other.start(1))
     if kind == "counts":
         counted = model_of(LANGUAGE_MODELS.index("ngram"), seed)
-        return FirstDrafter(LookupDrafter(shortest=3), StepperDrafter(counted, counted.start(1)))
+        return FallbackDrafter(LookupDrafter(shortest=3), StepperDrafter(counted, counted.start(1)))
     if kind == "lookup":
         return LookupDrafter(longest=4, shortest=1)
     if kind == "given":
         mangled = [one for one in text if one % 5]
-        return GivenDrafter(mangled, prompt=1 + len(prompt))
+        return GivenTextDrafter(mangled, prompt=1 + len(prompt))
     if kind == "noise":
         return Noise(seed, size)
     return Prophet(text, 1 + len(prompt), seed, {"right": 0.0, "mostly right": 0.2, "wrong": 1.0}[kind], size)
@@ -207,7 +207,7 @@ def test_a_draft_changes_nothing(
     prompt_T = torch.tensor(prompt, dtype=torch.int64)
     text = generate(model, prompt_T, eos=eos, bos=EOS, max_new_tokens=limit, choose=choosers[0])[0].tolist()
     drafter = drafter_of(drafts, text, prompt, seed, model)
-    found, told = draft_one(
+    found, told = generate_with_drafts(
         model, model.start(1), torch.tensor([[EOS, *prompt]]), drafter, eos, limit, choosers[1], most
     )
     assert found == text
@@ -233,9 +233,9 @@ def test_translations_are_those_of_a_beam_of_one(name: str) -> None:
             StepperDrafter(smaller, smaller.start(source), window=8),
             StepperDrafter(counted, counted.start(1)),
             LookupDrafter(source.tokens_BS[0].tolist()),
-            GivenDrafter(best[0].tokens),
+            GivenTextDrafter(best[0].tokens),
         ):
-            tokens, told = draft_one(model, model.start(source), prompt_1T, drafter, EOS, 20)
+            tokens, told = generate_with_drafts(model, model.start(source), prompt_1T, drafter, EOS, 20)
             assert tokens == best[0].tokens
         assert told.acceptance == 1  # a draft that is the text itself
         assert told.passes <= 1 + len(tokens) // 9
@@ -273,7 +273,7 @@ def test_drawn_tokens_have_the_model_s_distribution(drafts: str, temperature: fl
     accepted = 0
     for number in range(900):
         drafter = Noise(number, 3) if drafts == "noise" else StepperDrafter(model, model.start(1), least=-99.0)
-        tokens, told = draft_one(model, model.start(1), torch.tensor([[EOS]]), drafter, None, 3, choose)
+        tokens, told = generate_with_drafts(model, model.start(1), torch.tensor([[EOS]]), drafter, None, 3, choose)
         counts[tuple(tokens)] += 1
         accepted += told.accepted
     assert accepted > 200
@@ -289,7 +289,7 @@ def test_a_right_draft_is_read_in_as_few_passes_as_can_be() -> None:
     text = generate(model, eos=None, bos=EOS, max_new_tokens=50, choose=Greedy())[0].tolist()
     model.passes.clear()
     drafter = Prophet(text, 1, 0, 0.0, 9)
-    tokens, told = draft_one(model, model.start(1), torch.tensor([[EOS]]), drafter, None, 50)
+    tokens, told = generate_with_drafts(model, model.start(1), torch.tensor([[EOS]]), drafter, None, 50)
     assert tokens == text
     assert (told.passes, told.proposed, told.accepted, told.emitted) == (6, 44, 44, 50)
     assert model.passes == [9, 9, 9, 9, 9, 5]
@@ -308,7 +308,7 @@ def test_drafts_grow_while_they_are_right_and_shrink_when_they_are_not() -> None
 
     model = ParallelTable(9, 2)
     text = generate(model, eos=None, bos=EOS, max_new_tokens=60, choose=Greedy())[0].tolist()
-    assert draft_one(model, model.start(1), torch.tensor([[EOS]]), Moody(text, 1, 0, 0.0, 9), None, 60)[0] == text
+    assert generate_with_drafts(model, model.start(1), torch.tensor([[EOS]]), Moody(text, 1, 0, 0.0, 9), None, 60)[0] == text
     assert asked[:6] == [8, 5, 3, 2, 2, 2]
     assert asked[6:11] == [2, 4, 6, 8, 8]
     assert max(asked) == 8
@@ -327,18 +327,18 @@ class Contrary:
 def test_what_cannot_be_taken_back_is_read_again_but_not_for_ever() -> None:
     model = ParallelTable(9, 2)
     drafter = Contrary()
-    tokens, told = draft_one(model, model.start(1), torch.tensor([[EOS]]), drafter, None, 61)
+    tokens, told = generate_with_drafts(model, model.start(1), torch.tensor([[EOS]]), drafter, None, 61)
     assert tokens == generate(model, eos=None, bos=EOS, max_new_tokens=61, choose=Greedy())[0].tolist()
     assert told.accepted == 0
     assert told.passes == 61
-    assert max(model.passes) <= READ_AGAIN + 8
+    assert max(model.passes) <= MAX_REREAD + 8
     assert drafter.asked == 25 + 3  # 25 times in vain, then after 3, 6 and 12 passes without
 
 
 def test_tokens_come_while_they_are_made_and_the_mode_is_left_alone() -> None:
-    model, told = ParallelTable(9, 2), Drafted()
+    model, told = ParallelTable(9, 2), DraftStatistics()
     options: dict[str, Any] = {"eos": None, "max_new_tokens": 30, "choose": Greedy(), "record": told}
-    tokens = draft_search(model, model.start(1), torch.tensor([[EOS, 3]]), Noise(0, 9), **options)
+    tokens = stream_with_drafts(model, model.start(1), torch.tensor([[EOS, 3]]), Noise(0, 9), **options)
     next(tokens)
     assert told.passes == 1
     assert not torch.is_inference_mode_enabled()
@@ -348,10 +348,10 @@ def test_tokens_come_while_they_are_made_and_the_mode_is_left_alone() -> None:
 
 
 def test_nothing_drafted_is_nothing_accepted() -> None:
-    assert (Drafted().acceptance, Drafted().tokens_per_pass) == (0, 0)
-    whole = Drafted(1, 2, 1, 2, 0.5)
-    whole.add(Drafted(2, 4, 3, 5, 0.25))
-    assert whole == Drafted(3, 6, 4, 7, 0.75)
+    assert (DraftStatistics().acceptance, DraftStatistics().tokens_per_pass) == (0, 0)
+    whole = DraftStatistics(1, 2, 1, 2, 0.5)
+    whole.add(DraftStatistics(2, 4, 3, 5, 0.25))
+    assert whole == DraftStatistics(3, 6, 4, 7, 0.75)
 
 
 # Where drafts come from
@@ -397,16 +397,16 @@ def test_look_up_finds_what_a_search_finds(text: list[int], count: int, gaps: li
 )
 def test_a_given_text_is_taken_up_where_it_agrees(written: list[int], proposed: list[int]) -> None:
     for prompt in ([0], [0, 7, 7]):
-        drafter = GivenDrafter([1, 2, 3, 4, 5, 6, 7, 8], prompt=len(prompt))
+        drafter = GivenTextDrafter([1, 2, 3, 4, 5, 6, 7, 8], prompt=len(prompt))
         for end in range(len(prompt), len(prompt) + len(written)):
             drafter.propose([*prompt, *written][:end], 3)
         assert drafter.propose([*prompt, *written], 4) == proposed
 
 
 def test_of_several_places_the_one_with_the_longest_past_is_taken_then_the_nearest() -> None:
-    drafter = GivenDrafter([5, 1, 2, 3, 1, 2, 4, 1, 2, 6])
+    drafter = GivenTextDrafter([5, 1, 2, 3, 1, 2, 4, 1, 2, 6])
     assert drafter.propose([0, 5, 9, 3, 1, 2], 2) == [4, 1]
-    assert GivenDrafter([1, 2, 1, 3, 1, 4]).propose([0, 9, 9, 1], 1) == [3]
+    assert GivenTextDrafter([1, 2, 1, 3, 1, 4]).propose([0, 9, 9, 1], 1) == [3]
 
 
 @pytest.mark.parametrize("least", [-99.0, -3.0, -1.0])
@@ -437,10 +437,10 @@ def test_a_model_drafts_no_further_than_it_can_read() -> None:
 
 
 def test_the_first_that_has_a_draft_gives_it() -> None:
-    drafter = FirstDrafter(LookupDrafter(shortest=2), GivenDrafter([7, 7, 7]))
+    drafter = FallbackDrafter(LookupDrafter(shortest=2), GivenTextDrafter([7, 7, 7]))
     assert drafter.propose([0, 1, 2], 2) == [7]
     assert drafter.propose([0, 1, 2, 5, 1, 2], 2) == [5, 1]
-    assert FirstDrafter(LookupDrafter()).propose([0], 2) == []
+    assert FallbackDrafter(LookupDrafter()).propose([0], 2) == []
 
 
 # Mistakes
@@ -450,13 +450,13 @@ def test_mistakes_have_their_sentence() -> None:
     model = TableModel(3)
     options: dict[str, Any] = {"eos": 0, "max_new_tokens": 3, "choose": Greedy()}
     with pytest.raises(ConfigError) as caught:
-        draft_search(model, model.start(2), torch.zeros(2, 1, dtype=torch.int64), LookupDrafter(), **options)
+        stream_with_drafts(model, model.start(2), torch.zeros(2, 1, dtype=torch.int64), LookupDrafter(), **options)
     assert str(caught.value) == "a draft is for one sequence at a time, but the prompt has 2 rows."
     with pytest.raises(ConfigError) as caught:
-        draft_search(model, model.start(1), torch.tensor([[0]]), LookupDrafter(), **options, draft_tokens=0)
+        stream_with_drafts(model, model.start(1), torch.tensor([[0]]), LookupDrafter(), **options, draft_tokens=0)
     assert str(caught.value) == (
         "draft_tokens is 0, but at least 1 token must be drafted; leave the draft out to have none."
     )
     with pytest.raises(ConfigError) as caught:
-        draft_one(model, model.start(1), torch.tensor([[0]]), LookupDrafter(), None, 0)
+        generate_with_drafts(model, model.start(1), torch.tensor([[0]]), LookupDrafter(), None, 0)
     assert str(caught.value) == "max_new_tokens is 0, but at least 1 token must be asked for."

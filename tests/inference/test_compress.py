@@ -18,7 +18,7 @@ from chainrule.data.store import open_store
 from chainrule.errors import ConfigError, RunError
 from chainrule.evaluation import evaluate, tracks
 from chainrule.inference import compress as compression
-from chainrule.inference.compress import Compressed, compress, decompress
+from chainrule.inference.compress import CompressionResult, compress, decompress
 from chainrule.text.readers import text_of
 from chainrule.text.tokenizers import Tokenizer, train_tokenizer
 from chainrule.types import SteppingModel
@@ -34,7 +34,7 @@ def table(tokenizer: Tokenizer, seed: int = 1) -> TableModel:
     return TableModel(tokenizer.vocab_size, seed, eos=tokenizer.eos)
 
 
-def compressed(tokenizer: Tokenizer, text: bytes, folder: Path, model: TableModel | None = None) -> Compressed:
+def compressed(tokenizer: Tokenizer, text: bytes, folder: Path, model: TableModel | None = None) -> CompressionResult:
     model = model or table(tokenizer)
     return compress(model, tokenizer, text_of(text), folder / "packed", fingerprint=NAME, cache=folder / "cache")
 

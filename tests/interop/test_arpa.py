@@ -181,7 +181,7 @@ def test_an_exported_file_is_read_back_as_the_same_table(
     for one, other in zip(table.arrays, again.table.arrays, strict=True):
         if (
             one is not table.arrays.backoffs and one is not table.arrays.backoff_table
-        ):  # those of contexts without children may differ
+        ):  # without children they may differ
             np.testing.assert_array_equal(one, other)
     for line in QUERIES:
         assert score(again.table, pieces, line) == pytest.approx(score(table, pieces, line), abs=1e-6)

@@ -138,8 +138,8 @@ def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
     )
     save_file({**tensors, "cls.predictions.transform.dense.weight": torch.zeros(3, 24)}, file)
     assert error_message(import_folder, folder, out) == (
-        f"{file} does not match its config.json: transform.weight is [3, 24], expected [24, 24]; restore the files that "
-        "belong together"
+        f"{file} does not match its config.json: transform.weight is [3, 24], expected [24, 24]; restore the files "
+        "that belong together"
     )
     byte_level_with_marks().save(str(folder / "tokenizer.json"))
     change_config(folder, vocab_size=400)

@@ -232,7 +232,7 @@ def test_marian_is_imported_and_exported(tmp_path: Path) -> None:
             warnings.simplefilter("ignore")  # about an optional library
             tokenizer = MarianTokenizer.from_pretrained(out)
         for line in LINES:
-            assert tokenizer(line)["input_ids"] == [*run.encode_source(line), 0]
+            assert tokenizer(line)["input_ids"] == [*run.subject.encode_source(line), 0]
 
 
 # Encoders
@@ -292,7 +292,8 @@ def test_runs_without_a_counterpart_are_refused(texts: Path, tmp_path: Path) -> 
         return found.replace(str(place), "RUN")
 
     assert message("transformer", {"model": SMALL}) == (
-        "the run has model.positions = rotary, but GPT-2 has learned positions; train with --set model.positions=learned"
+        "the run has model.positions = rotary, but GPT-2 has learned positions; train with --set "
+        "model.positions=learned"
     )
     post = {"model": {**SMALL, "positions": "learned", "norm": "post"}}
     assert message("transformer", post) == (
@@ -321,8 +322,8 @@ def test_runs_without_a_counterpart_are_refused(texts: Path, tmp_path: Path) -> 
     )
     unshared = {"model": {**SIDES, "shared": False}, "output": {"bias": False}}
     assert message("t5", unshared) == (
-        "the run has separate embeddings for source and target (model.shared = false), but T5 has one; train with --set "
-        "model.shared=true"
+        "the run has separate embeddings for source and target (model.shared = false), but T5 has one; train with "
+        "--set model.shared=true"
     )
     small = {"width": 8, "layers": 1, "heads": 2, "positions": 16}
     assert message("bert", {"model": {**small, "kind": "roberta"}}) == (

@@ -138,7 +138,7 @@ def test_lines_have_their_tokens_on_both_sides(tmp_path: Path) -> None:
         theirs = MarianTokenizer.from_pretrained(folder)
     run = cr.import_model(folder, tmp_path / "run")
     for line in (*LINES, ">>zh<< the fox", ENGLISH.upper(), "unknown Ж"):
-        assert [*run.encode_source(line), 0] == theirs(line)["input_ids"]
+        assert [*run.subject.encode_source(line), 0] == theirs(line)["input_ids"]
         ids = theirs(text_target=line)["input_ids"]
         assert [*run.tokenizer.encode(line), 0] == ids
     assert run.translate(ENGLISH, num_beams=2, max_new_tokens=10)

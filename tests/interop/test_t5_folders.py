@@ -121,7 +121,7 @@ def test_lines_are_translated_with_their_tokens(tmp_path: Path) -> None:
     run = imported(theirs, tmp_path)
     line = ENGLISH + " <extra_id_0>"
     ids = t5_tokenizer().encode(line).ids
-    assert [*run.encode_source(line), run.tokenizer.eos] == ids
+    assert [*run.subject.encode_source(line), run.tokenizer.eos] == ids
     row = theirs.generate(torch.tensor([ids]), do_sample=False, num_beams=1, max_new_tokens=12)[0].tolist()
     written = [token for token in row[1:] if token != 1]
     assert run.translate(line, num_beams=1, max_new_tokens=12) == run.tokenizer.decode(written)
@@ -190,8 +190,8 @@ def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
         ),
         (
             {"d_ff": 41},
-            f"{folder / 'model.safetensors'} does not match its config.json: encoder.blocks.0.widen.weight is [40, 24], "
-            "expected [41, 24]; restore the files that belong together",
+            f"{folder / 'model.safetensors'} does not match its config.json: encoder.blocks.0.widen.weight is "
+            "[40, 24], expected [41, 24]; restore the files that belong together",
         ),
     ):
         if changes == {"eos_token_id": 2}:

@@ -100,7 +100,7 @@ def test_one_pass_is_what_loops_over_places_and_cells_make() -> None:
     for row, length in enumerate(lengths_B.tolist()):
         naive_TD = naive_parallel(model, source, row, length, {})
         torch.testing.assert_close(found_BTD[row, : length + 1], naive_TD, **CLOSE)
-    scores_BTV = model.at_once(encoded, lengths_B)
+    scores_BTV = model.predict_parallel(encoded, lengths_B)
     for row, length in enumerate(lengths_B.tolist()):
         log_probs_TV = model.output.base.log_probs(found_BTD[row, :length])
         torch.testing.assert_close(scores_BTV[row, :length].log_softmax(1), log_probs_TV, **CLOSE)
@@ -110,7 +110,7 @@ def test_revealed_tokens_are_seen_and_others_are_not() -> None:
     model, source = hybrid(), some_source(LENGTHS)
     encoded, lengths_B = model.encode(source), torch.tensor([4, 2, 6, 3])
     tokens_BT, shown_BT = some_tokens(4, 6), (torch.rand(4, 6) < 0.5) & (torch.arange(6) < lengths_B[:, None])
-    log_probs_BTV = model.at_once(encoded, lengths_B, (tokens_BT, shown_BT)).log_softmax(2)
+    log_probs_BTV = model.predict_parallel(encoded, lengths_B, (tokens_BT, shown_BT)).log_softmax(2)
     for row, length in enumerate(lengths_B.tolist()):
         known = {t: int(tokens_BT[row, t]) for t in range(length) if shown_BT[row, t]}
         naive_TD = naive_parallel(model, source, row, length, known)[:length]
@@ -120,15 +120,15 @@ def test_revealed_tokens_are_seen_and_others_are_not() -> None:
 def test_rows_of_several_lengths_share_a_source() -> None:
     model, source = hybrid(), some_source(LENGTHS)
     encoded = model.encode(source)
-    lengths_BK = model.foretold(encoded, 3)
+    lengths_BK = model.predict_lengths(encoded, 3)
     scores_BL = model.length(encoded.states_BSE, encoded.mask_BS)
     for row, length in enumerate(LENGTHS):
         best = scores_BL[row].argsort(descending=True)[:3] - model.config.length_range
         assert lengths_BK[row].tolist() == [max(0, length + int(difference)) for difference in best]
     lengths_BK = torch.tensor([[4, 2, 3], [1, 0, 2], [5, 6, 4], [3, 3, 1]])
-    scores_RTV = model.at_once(encoded, lengths_BK.flatten())
+    scores_RTV = model.predict_parallel(encoded, lengths_BK.flatten())
     for column, lengths_B in enumerate(lengths_BK.unbind(1)):
-        alone_BTV = model.at_once(encoded, lengths_B)
+        alone_BTV = model.predict_parallel(encoded, lengths_B)
         for row, length in enumerate(lengths_B.tolist()):
             torch.testing.assert_close(scores_RTV[3 * row + column, :length], alone_BTV[row, :length], **CLOSE)
 
@@ -145,7 +145,7 @@ def test_the_mixture_is_what_the_formula_says(output: str, mixing: str) -> None:
     alone = with_options(hybrid(output, gamma=0.0), gamma=0.0)
     alone.load_state_dict(model.state_dict(), strict=False)
     first_BTD = alone(Batch(model.shifted(tokens_BT), tokens_BT, source=source)).hidden_BTD
-    lengths_B = model.foretold(encoded)[:, 0]
+    lengths_B = model.predict_lengths(encoded)[:, 0]
     second_BPD = model.core.features_at_once(encoded, model.core.align(encoded), lengths_B + 1, 0.01)
     for row in range(4):
         for t, token in enumerate(tokens_BT[row].tolist()):
@@ -169,7 +169,7 @@ def test_the_mixture_is_what_the_formula_says(output: str, mixing: str) -> None:
 def test_beyond_the_length_foretold_the_first_branch_is_alone() -> None:
     model, source, tokens_BT = hybrid(gamma=0.5), some_source(LENGTHS), some_tokens(4, 30)
     hidden_BTD = model(Batch(model.shifted(tokens_BT), tokens_BT, source=source)).hidden_BTD
-    lengths_B = model.foretold(model.encode(source))[:, 0]
+    lengths_B = model.predict_lengths(model.encode(source))[:, 0]
     expected_BT = torch.where(torch.arange(30) <= lengths_B[:, None], 0.0, NEVER)
     torch.testing.assert_close(hidden_BTD[:, :, -1], expected_BT)
 
@@ -182,7 +182,7 @@ def test_gamma_is_read_anew_and_its_ends_leave_one_branch() -> None:
     first_BT = model.log_probs(tokens_BT, source)
     second_BT = with_options(model, gamma=1.0).log_probs(tokens_BT, source)
     encoded = model.encode(source)
-    lengths_B = model.foretold(encoded)[:, 0]
+    lengths_B = model.predict_lengths(encoded)[:, 0]
     features_BPD = model.core.features_at_once(encoded, model.core.align(encoded), lengths_B + 1, 0.01)
     for row, length in enumerate(lengths_B.tolist()):
         T = min(3, length + 1)

@@ -31,7 +31,7 @@ def pair_of_models(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any
     translator.embedding.load_state_dict(model.embedding.state_dict())
     # A translator's last place is that of `eos`, which a block does not have.
     monkeypatch.setattr(
-        translator, "foretold", lambda encoded, count=1: torch.full((len(encoded.states_BSE), 1), block - 1)
+        translator, "predict_lengths", lambda encoded, count=1: torch.full((len(encoded.states_BSE), 1), block - 1)
     )
     return model, translator
 

@@ -207,15 +207,15 @@ def test_select_permutes(name: str) -> None:
 def test_it_is_the_weighted_sum_of_its_components() -> None:
     parts = [small_model("lstm"), small_model("average")]
     model, tokens_BT = mixture(*parts, caches=BOTH, buckets=True), some_tokens(2, LONG)
-    experts_EBT, _ = model.experts(tokens_BT, model.start(2))
-    for part, answer_BT in zip(parts, experts_EBT, strict=False):
+    experts_KBT, _ = model.experts(tokens_BT, model.start(2))
+    for part, answer_BT in zip(parts, experts_KBT, strict=False):
         torch.testing.assert_close(answer_BT, part.log_probs(tokens_BT), **CLOSE)
     counts = some_vocabulary().counts_V
     scored_BT = model.log_probs(tokens_BT)
     for b, t in itertools.product(range(2), range(LONG)):
         previous = int(tokens_BT[b, t - 1]) if t else EOS
         bucket = min(11, int(np.floor(np.log2(1 + counts[previous]))))
-        expected = float(model.weights[bucket] @ experts_EBT[:, b, t].exp())
+        expected = float(model.weights[bucket] @ experts_KBT[:, b, t].exp())
         assert float(scored_BT[b, t].exp()) == pytest.approx(expected, rel=1e-4)
 
 
@@ -223,8 +223,8 @@ def test_the_eos_before_a_text_is_not_counted_and_the_others_are() -> None:
     cache = (UnigramCacheConfig(decay=1.0),)
     tokens_BT = torch.tensor([[3, EOS, 3, 5]])
     model = mixture(small_model("lstm"), caches=cache)
-    experts_EBT, _ = model.experts(tokens_BT, model.start(1))
-    torch.testing.assert_close(experts_EBT[1, 0].exp(), torch.tensor([1 / V, 0, 1 / 2, 0]))
+    experts_KBT, _ = model.experts(tokens_BT, model.start(1))
+    torch.testing.assert_close(experts_KBT[1, 0].exp(), torch.tensor([1 / V, 0, 1 / 2, 0]))
 
 
 def test_the_network_reads_once_for_itself_and_its_caches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,74 +294,74 @@ def some_answers(experts: int, tokens: int, seed: int = 0) -> np.ndarray:
     return np.log(rng.dirichlet(np.ones(9), size=(experts, tokens))[:, :, 0]).astype(np.float32)
 
 
-def nats(log_probs_EN: np.ndarray, weights_E: np.ndarray) -> float:
+def nats(log_probs_KN: np.ndarray, weights_K: np.ndarray) -> float:
     """-log p a token, written out."""
-    return -float(np.mean(np.log(weights_E @ np.exp(log_probs_EN.astype(np.float64)))))
+    return -float(np.mean(np.log(weights_K @ np.exp(log_probs_KN.astype(np.float64)))))
 
 
 def test_em_never_loses() -> None:
-    probs_EN = np.exp(some_answers(4, 300).astype(np.float64))
-    weights_E, before = np.array([0.97, 0.01, 0.01, 0.01]), -np.inf
+    probs_KN = np.exp(some_answers(4, 300).astype(np.float64))
+    weights_K, before = np.array([0.97, 0.01, 0.01, 0.01]), -np.inf
     for _ in range(50):
-        better_E, now = em_step(probs_EN, weights_E)
-        assert now == pytest.approx(float(np.log(weights_E @ probs_EN).mean()))
+        better_K, now = em_step(probs_KN, weights_K)
+        assert now == pytest.approx(float(np.log(weights_K @ probs_KN).mean()))
         assert now >= before - 1e-12
-        assert better_E.sum() == pytest.approx(1)
-        weights_E, before = better_E, now
+        assert better_K.sum() == pytest.approx(1)
+        weights_K, before = better_K, now
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_em_finds_what_a_grid_finds(seed: int) -> None:
-    answers_EN = some_answers(3, 200, seed)
-    fitted = fit_weights(answers_EN)
+    answers_KN = some_answers(3, 200, seed)
+    fitted = fit_weights(answers_KN)
     steps = np.linspace(0, 1, 101)
     grid = [np.array([a, b, 1 - a - b]) for a, b in itertools.product(steps, steps) if a + b <= 1]
-    best = min(grid, key=lambda weights_E: nats(answers_EN, weights_E))
-    assert fitted.nats <= nats(answers_EN, best) + 1e-5
-    assert fitted.nats == pytest.approx(nats(answers_EN, fitted.whole_E), abs=1e-6)
-    np.testing.assert_allclose(fitted.weights_ZE[0], best, atol=0.02)
+    best = min(grid, key=lambda weights_K: nats(answers_KN, weights_K))
+    assert fitted.nats <= nats(answers_KN, best) + 1e-5
+    assert fitted.nats == pytest.approx(nats(answers_KN, fitted.whole_K), abs=1e-6)
+    np.testing.assert_allclose(fitted.weights_ZK[0], best, atol=0.02)
     assert fitted.iterations > 1
 
 
 def test_a_mixture_is_no_worse_than_its_best_part() -> None:
-    answers_EN = some_answers(5, 400, seed=7)
-    answers_EN[2] += 1.5  # one far better than the rest
-    best = min(-float(row.astype(np.float64).mean()) for row in answers_EN)
-    assert fit_weights(answers_EN).nats <= best + 1e-6
+    answers_KN = some_answers(5, 400, seed=7)
+    answers_KN[2] += 1.5  # one far better than the rest
+    best = min(-float(row.astype(np.float64).mean()) for row in answers_KN)
+    assert fit_weights(answers_KN).nats <= best + 1e-6
 
 
 def test_what_is_ruled_out_is_handled() -> None:
-    answers_EN = some_answers(2, 60)
-    answers_EN[0, :20] = -np.inf
-    answers_EN[1, 20:30] = -np.inf
-    answers_EN[:, 30] = -np.inf  # nobody allows it: it must not stand in the way of the rest
-    fitted = fit_weights(answers_EN)
-    rest = fit_weights(np.delete(answers_EN, 30, 1))
-    np.testing.assert_allclose(fitted.weights_ZE, rest.weights_ZE, atol=1e-12)
-    assert (fitted.weights_ZE > 0.1).all()
-    assert fitted.nats == pytest.approx(nats(np.delete(answers_EN, 30, 1), fitted.whole_E), abs=1e-6)
+    answers_KN = some_answers(2, 60)
+    answers_KN[0, :20] = -np.inf
+    answers_KN[1, 20:30] = -np.inf
+    answers_KN[:, 30] = -np.inf  # nobody allows it: it must not stand in the way of the rest
+    fitted = fit_weights(answers_KN)
+    rest = fit_weights(np.delete(answers_KN, 30, 1))
+    np.testing.assert_allclose(fitted.weights_ZK, rest.weights_ZK, atol=1e-12)
+    assert (fitted.weights_ZK > 0.1).all()
+    assert fitted.nats == pytest.approx(nats(np.delete(answers_KN, 30, 1), fitted.whole_K), abs=1e-6)
     nothing = fit_weights(np.full((2, 3), -np.inf, np.float32))
-    assert nothing.weights_ZE.tolist() == [[0.5, 0.5]]
+    assert nothing.weights_ZK.tolist() == [[0.5, 0.5]]
 
 
 def test_a_component_that_never_helps_fades() -> None:
-    answers_EN = some_answers(1, 500)
-    fitted = fit_weights(np.concatenate([answers_EN, answers_EN - 3]))
-    assert fitted.whole_E[1] < 1e-3
-    assert fitted.whole_E[1] > 0
+    answers_KN = some_answers(1, 500)
+    fitted = fit_weights(np.concatenate([answers_KN, answers_KN - 3]))
+    assert fitted.whole_K[1] < 1e-3
+    assert fitted.whole_K[1] > 0
 
 
 def test_buckets_have_their_own_weights_where_they_have_enough_tokens() -> None:
-    answers_EN = some_answers(2, 900)
+    answers_KN = some_answers(2, 900)
     buckets_N = np.repeat([0, 1, 2], [FEWEST_TOKENS - 1, 300, 501])
-    answers_EN[0, buckets_N == 1] += 2
-    fitted = fit_weights(answers_EN, buckets_N, 4)
-    assert fitted.weights_ZE.shape == (4, 2)
-    np.testing.assert_array_equal(fitted.weights_ZE[0], fitted.whole_E)  # too few
-    np.testing.assert_array_equal(fitted.weights_ZE[3], fitted.whole_E)  # none
+    answers_KN[0, buckets_N == 1] += 2
+    fitted = fit_weights(answers_KN, buckets_N, 4)
+    assert fitted.weights_ZK.shape == (4, 2)
+    np.testing.assert_array_equal(fitted.weights_ZK[0], fitted.whole_K)  # too few
+    np.testing.assert_array_equal(fitted.weights_ZK[3], fitted.whole_K)  # none
     for bucket in (1, 2):
-        inside_EN = answers_EN[:, buckets_N == bucket]
-        alone = fit_weights(inside_EN)
-        assert nats(inside_EN, fitted.weights_ZE[bucket]) == pytest.approx(alone.nats, abs=1e-5)
-        assert nats(inside_EN, fitted.weights_ZE[bucket]) < nats(inside_EN, fitted.whole_E)
-    np.testing.assert_array_equal(fit_weights(answers_EN).whole_E, fitted.whole_E)
+        inside_KN = answers_KN[:, buckets_N == bucket]
+        alone = fit_weights(inside_KN)
+        assert nats(inside_KN, fitted.weights_ZK[bucket]) == pytest.approx(alone.nats, abs=1e-5)
+        assert nats(inside_KN, fitted.weights_ZK[bucket]) < nats(inside_KN, fitted.whole_K)
+    np.testing.assert_array_equal(fit_weights(answers_KN).whole_K, fitted.whole_K)

@@ -237,6 +237,6 @@ def test_rotary_heads_of_odd_width_have_their_sentence() -> None:
     with pytest.raises(ConfigError) as caught:
         small_model("transformer", embedding=6, heads=2)
     assert str(caught.value) == (
-        "model.embedding is 6 and model.heads is 2: rotary positions turn pairs, but a head is 3 wide; "
-        "choose an even width of heads or other model.positions"
+        "model.embedding is 6 and model.heads is 2: rotary positions need heads of even width, but these are 3 wide; "
+        "choose another model.heads or other model.positions"
     )

@@ -8,10 +8,17 @@ import pytest
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from chainrule.base.parameters import HasTables
 from chainrule.config import TrainingConfig
 from chainrule.training.optimizers import make_optimizers, set_rate
 
 TABLES_AND_VECTORS = ("embedding.weight", "inner.bias", "output.weight", "output.bias")
+
+
+class Output(HasTables, nn.Linear):
+    """An output layer: one row per word."""
+
+    only_tables = True
 
 
 class Model(nn.Module):
@@ -21,9 +28,13 @@ class Model(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(5, 4)
         self.inner = nn.Linear(4, 4)
-        self.output = nn.Linear(4, 5)
-        self.pretrained = nn.Module()
-        self.pretrained.encoder = nn.Linear(3, 4)
+        self.output = Output(4, 5)
+        self.encoder = nn.Linear(3, 4)
+
+    @property
+    def tuned_parameters(self) -> list[nn.Parameter]:
+        """The parameters of the pretrained encoder."""
+        return list(self.encoder.parameters())
 
 
 def groups(**options: Any) -> dict[str, tuple[Optimizer, dict[str, Any]]]:
@@ -46,14 +57,14 @@ def rates(**options: Any) -> dict[str, float]:
 
 def test_adamw_uses_lr_and_the_tuned_rate_for_a_pretrained_encoder() -> None:
     found = rates(optimizer="adamw", tuned_lr=0.125)
-    assert found.pop("pretrained.encoder.weight") == found.pop("pretrained.encoder.bias") == 0.125
+    assert found.pop("encoder.weight") == found.pop("encoder.bias") == 0.125
     assert set(found.values()) == {0.5}
 
 
 def test_muon_uses_lr_for_matrices_and_the_table_rate_for_the_rest() -> None:
     found = rates(optimizer="muon", table_lr=0.25, tuned_lr=0.125)
     assert {name: found.pop(name) for name in TABLES_AND_VECTORS} == dict.fromkeys(TABLES_AND_VECTORS, 0.25)
-    assert found == {"inner.weight": 0.5, "pretrained.encoder.weight": 0.125, "pretrained.encoder.bias": 0.125}
+    assert found == {"inner.weight": 0.5, "encoder.weight": 0.125, "encoder.bias": 0.125}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
@@ -63,7 +74,7 @@ def test_the_table_rate_is_for_muon_alone(optimizer: str) -> None:
 
 def test_the_default_rates() -> None:
     found = rates(optimizer="muon")
-    assert (found["embedding.weight"], found["pretrained.encoder.weight"]) == (3e-3, 5e-5)
+    assert (found["embedding.weight"], found["encoder.weight"]) == (3e-3, 5e-5)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -97,10 +97,10 @@ def generate(
 def _show(run: LanguageModelRun, prompt: str, options: dict[str, Any]) -> None:
     """Print one text while it is generated, then the statistics of its drafts."""
     from chainrule.base.devices import threads
-    from chainrule.decoding import Drafted
+    from chainrule.decoding import DraftStatistics
     from chainrule.inference.drafts import draft_summary
 
-    pieces, drafted = [], Drafted()
+    pieces, drafted = [], DraftStatistics()
     with threads(1):  # one row at a time is fastest with one thread
         for piece in run.stream(prompt, **options, drafted=drafted):
             pieces.append(piece)

@@ -46,7 +46,7 @@ def score(
     parallel, or FILE contains pairs (.tsv, .jsonl). With --json it prints one object per line.
     """
     from chainrule.config import parse_settings
-    from chainrule.inference.few_shot import hold_choices
+    from chainrule.inference.few_shot import contains_questions
     from chainrule.runs.language_model import LanguageModelRun
     from chainrule.runs.load import load
     from chainrule.runs.translator import TranslatorRun
@@ -54,7 +54,7 @@ def score(
 
     print_warnings()
     loaded = load(run, settings=parse_settings(settings or []))
-    asks = choices or prompt_file or hold_choices(file)
+    asks = choices or prompt_file or contains_questions(file)
     if isinstance(loaded, TranslatorRun) and not asks:
         _print(loaded.score_pairs([file] if target is None else [file, target]), tokens, json)
         return
@@ -87,11 +87,19 @@ def _choose(
     """Print the best choice after each prompt and, where answers are known, the accuracy."""
     from itertools import tee
 
-    from chainrule.inference.few_shot import Question, Tally, are_records, best_of, choose, read_choices, read_questions
+    from chainrule.inference.few_shot import (
+        Question,
+        Tally,
+        best_of,
+        choose,
+        is_json_lines,
+        read_choices,
+        read_questions,
+    )
     from chainrule.text.readers import lines_in, open_texts
 
     alternatives = read_choices(given)
-    if are_records(file):
+    if is_json_lines(file):
         questions = read_questions(file, alternatives, examples)
     else:
         lines = lines_in(open_texts([file]), any_bytes=run.tokenizer.any_bytes)

@@ -162,18 +162,18 @@ def _open_for_writing(path: Path) -> Iterator[IO[str]]:
 
 def _with_progress(results: Iterator[list[Translation]], file: Path) -> Iterator[list[Translation]]:
     """Yield the translations of each line, show the progress, and print the rate at the end."""
-    from chainrule.decoding import Drafted
+    from chainrule.decoding import DraftStatistics
 
     total = 0
     if file.is_file():  # a pipe can only be read once, so its lines cannot be counted first
         from chainrule.text.readers import lines_in, open_texts
 
         total = sum(1 for _ in lines_in(open_texts([file])))
-    began, tokens, number, drafted = time.perf_counter(), 0, 0, Drafted()
+    began, tokens, number, drafted = time.perf_counter(), 0, 0, DraftStatistics()
     with show_progress("translating", "lines") as progress:
         for number, translations in enumerate(results, start=1):
             tokens += translations[0].tokens
-            drafted.add(translations[0].drafted or Drafted())
+            drafted.add(translations[0].drafted or DraftStatistics())
             yield translations
             progress(number, max(total, number))
     seconds = time.perf_counter() - began

@@ -1,28 +1,28 @@
-"""Decoding: walking any model that can step. Nothing here knows an architecture."""
+"""Decoding: generates text with any model that can step. Nothing here depends on an architecture."""
 
 from chainrule.decoding.beam import Hypothesis, beam_search
-from chainrule.decoding.draft import Drafted, Drafter, draft_one, draft_search
-from chainrule.decoding.drafters import FirstDrafter, GivenDrafter, LookupDrafter, StepperDrafter
+from chainrule.decoding.choosers import Chooser, Greedy
+from chainrule.decoding.drafters import FallbackDrafter, GivenTextDrafter, LookupDrafter, StepperDrafter
 from chainrule.decoding.ensemble import Ensemble
 from chainrule.decoding.generate import generate, stream
-from chainrule.decoding.greedy import Chooser, Greedy
 from chainrule.decoding.sample import Sample
+from chainrule.decoding.speculative import Drafter, DraftStatistics, generate_with_drafts, stream_with_drafts
 
 __all__ = [
     "Chooser",
-    "Drafted",
+    "DraftStatistics",
     "Drafter",
     "Ensemble",
-    "FirstDrafter",
-    "GivenDrafter",
+    "FallbackDrafter",
+    "GivenTextDrafter",
     "Greedy",
     "Hypothesis",
     "LookupDrafter",
     "Sample",
     "StepperDrafter",
     "beam_search",
-    "draft_one",
-    "draft_search",
     "generate",
+    "generate_with_drafts",
     "stream",
+    "stream_with_drafts",
 ]

@@ -1,12 +1,10 @@
-"""Walking any stepper forward, one chosen token at a time.
+"""Generation with any stepper, one chosen token at a time.
 
     for token_B in stream(model, prompt, eos=eos, bos=eos, max_new_tokens=200, choose=Sample(0.8)): ...
     generate(model, prompt, eos=eos, bos=eos, max_new_tokens=200, choose=Greedy())  # the same, collected
 
-A prompt is read once, whatever number of sequences is asked for. A row that has produced `eos` goes on producing `eos`
-until all rows have ended, so that the rows of a stream stay one rectangle.
-
-Legend: B rows generated side by side, T time, V vocabulary.
+A prompt is read once, whatever the number of sequences. A row that has produced `eos` repeats it until all rows have
+ended, so that every step has the same number of rows.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import torch
 from torch import Tensor
 
 from chainrule.base.devices import device_of
-from chainrule.decoding.greedy import Chooser
+from chainrule.decoding.choosers import Chooser
 from chainrule.decoding.limits import check_limit
 from chainrule.errors import ConfigError
 from chainrule.types import Stepper
@@ -35,8 +33,8 @@ def stream(
 ) -> Iterator[Tensor]:
     """Yield token_B at each step, B = num_return_sequences, as soon as it is chosen.
 
-    The stepper reads `bos`, then the prompt, then its own choices. It stops once every row has produced `eos` (which is
-    yielded; None: never), or after `max_new_tokens`.
+    The stepper reads `bos`, then the prompt, then the chosen tokens. The stream ends once every row has produced `eos`
+    (which is yielded; None: never), or after `max_new_tokens`.
     """
     _check(max_new_tokens, num_return_sequences)
     return _stream(stepper, prompt_T, eos, bos, max_new_tokens, choose, num_return_sequences)
@@ -52,23 +50,23 @@ def generate(
     choose: Chooser,
     num_return_sequences: int = 1,
 ) -> list[Tensor]:
-    """What `stream` yields, as one tensor of new tokens a sequence, each up to and with its first `eos`."""
+    """Return what `stream` yields: the new tokens of each sequence, up to and including its first `eos`."""
     _check(max_new_tokens, num_return_sequences)
     with torch.inference_mode():
-        steps = list(_walk(stepper, prompt_T, eos, bos, max_new_tokens, choose, num_return_sequences))
-    return [_until(tokens_T, eos) for tokens_T in torch.stack(steps, 1)]
+        steps = list(_decode(stepper, prompt_T, eos, bos, max_new_tokens, choose, num_return_sequences))
+    return [_cut_after_eos(tokens_T, eos) for tokens_T in torch.stack(steps, 1)]
 
 
 def _check(max_new_tokens: int, num_return_sequences: int) -> None:
     check_limit(max_new_tokens)
     if num_return_sequences < 1:
-        raise ConfigError(f"num_return_sequences is {num_return_sequences}, but at least 1 must be asked for.")
+        raise ConfigError(f"num_return_sequences is {num_return_sequences}; expected at least 1")
 
 
-def _walk(
+def _decode(
     stepper: Stepper, prompt_T: Tensor | None, eos: int | None, bos: int, limit: int, choose: Chooser, rows: int
 ) -> Iterator[Tensor]:
-    """Choose and step until all rows have ended, adding as little as can be to the time of a step."""
+    """Choose and step until all rows have ended. A single row avoids the work that only several rows need."""
     first_1 = torch.tensor([bos], device=device_of(stepper))
     fed_1T = (first_1 if prompt_T is None else torch.cat([first_1, prompt_T.to(first_1)]))[None]
     log_probs_BV, state = stepper.prefill(stepper.start(1), fed_1T)
@@ -92,11 +90,11 @@ def _walk(
         log_probs_BV, state = stepper.step(state, token_B)
 
 
-# For a stream inference mode is entered anew at each step, so that between steps the caller's own mode holds.
-_stream = torch.inference_mode()(_walk)
+# The decorator enters inference mode anew at each step, so the caller's mode applies between steps.
+_stream = torch.inference_mode()(_decode)
 
 
-def _until(tokens_T: Tensor, eos: int | None) -> Tensor:
-    """The tokens up to and with the first eos."""
+def _cut_after_eos(tokens_T: Tensor, eos: int | None) -> Tensor:
+    """The tokens up to and including the first eos."""
     ends = (tokens_T == eos).nonzero() if eos is not None else tokens_T.new_empty(0)
     return tokens_T[: int(ends[0]) + 1] if len(ends) else tokens_T

@@ -8,7 +8,7 @@ from chainrule.errors import ConfigError
 def check_limit(max_new_tokens: int) -> None:
     """Raise an error if a length limit allows no token."""
     if max_new_tokens < 1:
-        raise ConfigError(f"max_new_tokens is {max_new_tokens}, but at least 1 token must be asked for.")
+        raise ConfigError(f"max_new_tokens is {max_new_tokens}; expected at least 1")
 
 
 def length_limit(source: int, window: int | None) -> int:

@@ -1,10 +1,8 @@
-"""Drawing the next token at random: temperature, top-k (Fan et al., 2018), top-p (Holtzman et al., 2020).
+"""Sampling the next token: temperature, top-k (Fan et al., 2018), top-p (Holtzman et al., 2020).
 
-The three filters are pure functions on log-probabilities. What they remove becomes -inf; what they leave is not
-renormalised, because drawing normalises once at the end. Tokens that tie with the last one kept are kept too, so the
-result never depends on how equal numbers happen to be sorted.
-
-Legend: B batch, V vocabulary.
+The three filters are pure functions of log-probabilities. They set what they remove to -inf and do not renormalise the
+rest: the draw normalises once at the end. Tokens that tie with the last one kept are kept too, so the result never
+depends on the order in which equal numbers are sorted.
 """
 
 from __future__ import annotations
@@ -17,12 +15,12 @@ from torch import Tensor
 
 from chainrule.errors import ConfigError
 
-COLD = 1e-9
-"""Below this temperature even neighbouring single-precision numbers are a hundred nats apart: the draw is greedy."""
+MIN_TEMPERATURE = 1e-9
+"""Below this, even neighbouring single-precision numbers differ by a hundred nats after scaling: the draw is greedy."""
 
 
-def temper(log_probs_BV: Tensor, temperature: float) -> Tensor:
-    """Log-probabilities divided by the temperature -> BV; their exponentials are powers of the probabilities."""
+def apply_temperature(log_probs_BV: Tensor, temperature: float) -> Tensor:
+    """Divide log-probabilities by the temperature -> BV; their exponentials are powers of the probabilities."""
     return log_probs_BV if temperature == 1 else log_probs_BV / temperature
 
 
@@ -40,11 +38,11 @@ def keep_top_p(log_probs_BV: Tensor, p: float) -> Tensor:
     if p >= 1:
         return log_probs_BV  # a rounded cumulative sum could reach 1 too early and drop the tail
     total_B1 = log_probs_BV.logsumexp(-1, keepdim=True)
-    # The head of a distribution mostly holds the mass, and finding a head is far quicker than sorting everything.
+    # The most probable tokens usually hold the mass, and finding them is far faster than sorting everything.
     for size in (min(V, 128), min(V, 2048), V):
         head_BK = log_probs_BV.topk(size, -1).values
         mass_BK = (head_BK - total_B1).exp()
-        before_BK = mass_BK.cumsum(-1) - mass_BK  # of the more probable ones alone; 0 for the first, which always stays
+        before_BK = mass_BK.cumsum(-1) - mass_BK  # mass of the more probable tokens; 0 for the first, which is kept
         if size == V or bool((before_BK[..., -1] >= p).all()):
             break
     least_B1 = head_BK.masked_fill(before_BK >= p, math.inf).amin(-1, keepdim=True)
@@ -52,22 +50,22 @@ def keep_top_p(log_probs_BV: Tensor, p: float) -> Tensor:
 
 
 def draw(log_probs_BV: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """One token of each row with probability proportional to exp(log_probs) -> B.
+    """Draw one token of each row with probability proportional to exp(log_probs) -> B.
 
-    Inverts the distribution function at one uniform number a row, which is far cheaper than V random numbers. The sum
+    Inverts the distribution function at one uniform number per row, which is far cheaper than V random numbers. The sum
     is in double precision, where the device has it: in single precision the tail of a large vocabulary would vanish.
     """
     sum_type = torch.float32 if log_probs_BV.device.type == "mps" else torch.float64
     below_BV = log_probs_BV.softmax(-1).cumsum(-1, dtype=sum_type)
     total_B1 = below_BV[..., -1:]
     uniform_B1 = torch.rand(total_B1.shape, generator=generator, device=total_B1.device, dtype=sum_type)
-    # 1 - u lies in (0, 1]: a level above 0 and at most the total never lands on a token of probability 0.
+    # 1 - u is in (0, 1]: a level above 0 and at most the total never selects a token of probability 0.
     return torch.searchsorted(below_BV, (1 - uniform_B1) * total_B1).squeeze(-1)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A random token after temperature, then top-k, then top-p. Temperature 0 is greedy."""
+    """Draws a token after temperature, then top-k, then top-p. Temperature 0 is greedy."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -76,19 +74,17 @@ class Sample:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ConfigError(
-                f"temperature is {self.temperature}, but it must be a number from 0 (always the best token) upwards."
-            )
+            raise ConfigError(f"temperature is {self.temperature}; expected a number of at least 0 (0: greedy)")
         if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(f"top_k is {self.top_k}, but at least 1 token must be kept; leave it out to keep all.")
+            raise ConfigError(f"top_k is {self.top_k}; expected at least 1: leave it out to keep all tokens")
         if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p is {self.top_p}, but it must be above 0 and at most 1, which keeps all.")
+            raise ConfigError(f"top_p is {self.top_p}; expected a number above 0 and at most 1 (1: all tokens)")
 
     def __call__(self, log_probs_BV: Tensor) -> Tensor:
         """log_probs_BV -> a drawn token of each row, B."""
-        if self.temperature < COLD:
+        if self.temperature < MIN_TEMPERATURE:
             return log_probs_BV.argmax(-1)
-        scores_BV = temper(log_probs_BV, self.temperature)
+        scores_BV = apply_temperature(log_probs_BV, self.temperature)
         if self.top_k is not None:
             scores_BV = keep_top_k(scores_BV, self.top_k)
         return draw(keep_top_p(scores_BV, self.top_p), self.generator)

@@ -1,4 +1,4 @@
-"""Where a text that is being generated is to end: before one of some given texts, such as a newline."""
+"""Stop strings: generation ends before the first of some given strings, for example a newline."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Callable, Iterator, Sequence
 from chainrule.errors import ConfigError
 
 
-class Stops:
-    """Some texts before which generation ends."""
+class StopStrings:
+    """The strings before which generated text ends."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self.stops = [stops] if isinstance(stops, str) else list(stops)
-        if not all(self.stops):
-            raise ConfigError("stop got an empty text, which is everywhere; give at least one character, such as '\\n'")
+    def __init__(self, strings: Sequence[str]) -> None:
+        self.strings = [strings] if isinstance(strings, str) else list(strings)
+        if not all(self.strings):
+            raise ConfigError("stop contains an empty string; give at least one character, for example '\\n'")
 
     def __bool__(self) -> bool:
-        return bool(self.stops)
+        return bool(self.strings)
 
-    def find(self, text: str, begin: int = 0) -> int | None:
-        """Where the first of them begins, None if none is there."""
-        return min((place for stop in self.stops if (place := text.find(stop, begin)) >= 0), default=None)
+    def find(self, text: str, start: int = 0) -> int | None:
+        """The index of the first stop string from `start` on; None: there is none."""
+        return min((index for stop in self.strings if (index := text.find(stop, start)) >= 0), default=None)
 
-    def cut(self, text: str, begin: int) -> str:
-        """A text without the first of them behind `begin`, and what follows it."""
-        return text[: self.find(text, begin)]
+    def cut(self, text: str, start: int) -> str:
+        """The text up to the first stop string from `start` on."""
+        return text[: self.find(text, start)]
 
-    def pieces(self, pieces: Iterator[str]) -> Iterator[str]:
-        """The pieces of a text up to the first of them; what may be its beginning waits for what comes next."""
+    def cut_pieces(self, pieces: Iterator[str]) -> Iterator[str]:
+        """The pieces of a text up to the first stop string; what may be the beginning of one is held back."""
         held = ""
         for piece in pieces:
             held += piece
@@ -35,24 +35,27 @@ class Stops:
                 if held[:end]:
                     yield held[:end]
                 return
-            safe = len(held) - self._begun(held)
+            safe = len(held) - self._partial_match(held)
             if held[:safe]:
                 yield held[:safe]
             held = held[safe:]
         if held:
             yield held
 
-    def _begun(self, text: str) -> int:
-        """How many of the last characters are the beginning of one of them."""
-        longest = min(len(text), max(map(len, self.stops)) - 1)
+    def _partial_match(self, text: str) -> int:
+        """How many characters at the end of the text are the beginning of a stop string."""
+        longest = min(len(text), max(map(len, self.strings)) - 1)
         return next(
-            (count for count in range(longest, 0, -1) if any(stop.startswith(text[-count:]) for stop in self.stops)), 0
+            (count for count in range(longest, 0, -1) if any(stop.startswith(text[-count:]) for stop in self.strings)),
+            0,
         )
 
-    def until(self, steps: Iterator[list[int]], text_of: Callable[[list[int]], str], begin: int) -> list[list[int]]:
-        """Rows of tokens that grow by one each a step, until one of the texts is in every row.
+    def collect_rows(
+        self, steps: Iterator[list[int]], text_of: Callable[[list[int]], str], start: int
+    ) -> list[list[int]]:
+        """Rows of tokens that grow by one token per step, until every row contains a stop string.
 
-        `text_of` gives the text of a row's tokens, of which the first `begin` characters are not looked at.
+        `text_of` decodes a row; the first `start` characters of its text are not searched.
         """
         rows: list[list[int]] = []
         stopped: set[int] = set()
@@ -62,7 +65,7 @@ class Stops:
                 if number in stopped:
                     continue
                 rows[number].append(token)
-                if self.find(text_of(rows[number]), begin) is not None:
+                if self.find(text_of(rows[number]), start) is not None:
                     stopped.add(number)
             if len(stopped) == len(rows):
                 break

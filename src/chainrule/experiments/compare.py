@@ -1,7 +1,7 @@
-"""Several models on one text at one budget, in one table.
+"""Comparing models on one text with one budget: a leaderboard.
 
-Each model is an ordinary run in a folder of its own, so a comparison that was broken off goes on, and a finished model
-is never trained again.
+Each model is an ordinary run in its own folder, so an interrupted comparison can be resumed, and a finished model is
+not trained again.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from chainrule.config import merge, parse_settings
 from chainrule.errors import ConfigError, RunError
+from chainrule.evaluation.measurement import Measurement
 from chainrule.experiments.mix import mix as mix_runs
 from chainrule.experiments.train import train
 from chainrule.registry import MODELS
@@ -28,7 +29,7 @@ from chainrule.training.request import text_name
 
 @dataclass(frozen=True)
 class Contender:
-    """A model that takes part, with what is special about it."""
+    """A model to compare, with its own options."""
 
     name: str
     model: str
@@ -38,12 +39,12 @@ class Contender:
 
     @property
     def folder(self) -> str:
-        """The name as that of a folder."""
+        """The name of its folder."""
         return folder_name(self.name)
 
 
 def folder_name(name: str) -> str:
-    """A contender's name with other signs as hyphens."""
+    """The name of a contender, with each sequence of special characters replaced by a hyphen."""
     return re.sub(r"[^\w.+=-]+", "-", name).strip("-")
 
 
@@ -52,24 +53,24 @@ def parse_contenders(text: str) -> list[Contender]:
     names = [name.strip() for name in re.split(r",(?![^()]*\))", text) if name.strip()]
     if not names or not all(re.fullmatch(r"[^()]+(\([^()]*\))?", name) for name in names):
         raise ConfigError(
-            f"--models got '{text}'; it takes names with commas between, such as lstm,gru:adaptive,ngram(order=3)"
+            f"--models is '{text}'; expected model names separated by commas, such as lstm,gru:adaptive,ngram(order=3)"
         )
     return [parse_contender(name) for name in names]
 
 
 def parse_contender(name: str) -> Contender:
-    """MODEL, MODEL:OUTPUT, either with options of the model in brackets."""
+    """MODEL or MODEL:OUTPUT, optionally with options of the model in parentheses."""
     head, _, rest = name.partition("(")
     model, _, output = head.strip().partition(":")
     settings = [part.strip() for part in re.split(r",(?![^\[]*\])", rest.rstrip(")")) if part.strip()]
     if wrong := [part for part in settings if "=" not in part]:
-        raise ConfigError(f"'{name}' has '{wrong[0]}' in brackets; options are key=value, such as ngram(order=3)")
+        raise ConfigError(f"'{name}' has '{wrong[0]}' in parentheses; expected key=value, as in ngram(order=3)")
     return Contender(name, model, output or None, parse_settings(settings))
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of a leaderboard."""
+class Row(Measurement):
+    """One row of a leaderboard."""
 
     model: str
     parameters: int
@@ -83,16 +84,8 @@ class Row:
     signature: str
     protocol: str
     run: str
-    bleu: float | None = None  # these two of translators
+    bleu: float | None = None  # translators only, as is the next
     exact_match: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values; JSON has no infinity and no NaN, so these become None."""
-        return {name: _json(value) for name, value in asdict(self).items()}
-
-
-def _json(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def compare(
@@ -106,10 +99,10 @@ def compare(
     done: Callable[[Row], None] = lambda row: None,
     **options: Any,
 ) -> list[Row]:
-    """Train each model with the same options and measure it on `test` (else on the validation text), best first.
+    """Train each model with the same options and measure it on `test` (default: the validation text), best first.
 
-    `options` are those of `train`. A model is MODEL or MODEL:OUTPUT, with its own options in brackets, as in
-    `ngram(order=3)`. `mix` adds the mixture of the best counted model and the best network.
+    `options` are those of `train`. A model is MODEL or MODEL:OUTPUT, with its own options in parentheses, as in
+    `ngram(order=3)`. `mix` adds a mixture of the best n-gram model and the best network.
     """
     listener = listener or TrainingListener()
     folder = Path(out) if out else Path("runs") / f"compare-{text_name(data[0])}"
@@ -145,39 +138,40 @@ def _contenders(models: str | Sequence[str | Contender]) -> list[Contender]:
 
 
 def check_comparable(model: str) -> None:
-    """Only what gives a text a probability has bits per byte."""
+    """Refuse a model that has no bits per byte, because it gives a text no probability."""
     if not model_task(model).scores_text:
         raise ConfigError(f"{model} gives a text no probability, so it has no bits per byte to compare; leave it out")
 
 
 def _best_pair(runs: Sequence[Run]) -> list[LanguageModelRun] | None:
-    """The best counted model and the best network; None if one kind is missing.
+    """The best n-gram model and the best network; None if there is only one kind.
 
-    They are chosen on the validation text, whatever they are measured on: a test text chooses nothing.
+    They are selected on the validation text, even if the models are measured on a test text.
     """
     best: dict[bool, tuple[float, LanguageModelRun]] = {}
     for run in runs:
         if not isinstance(run, LanguageModelRun):
             continue
-        bits, kind = run.evaluate_held_out().bits_per_byte, MODELS.get(run.config.model.name).make.fitting == "counting"
-        if bits < best.get(kind, (math.inf, run))[0]:  # never so for scores, whose bits are no number
-            best[kind] = (bits, run)
-    return [best[kind][1] for kind in (True, False)] if len(best) == 2 else None
+        bits = run.evaluate_held_out().bits_per_byte
+        is_counted = MODELS.get(run.config.model.name).make.fitting == "counting"
+        if bits < best.get(is_counted, (math.inf, run))[0]:  # False for NaN, the bits of unnormalised scores
+            best[is_counted] = (bits, run)
+    return [best[is_counted][1] for is_counted in (True, False)] if len(best) == 2 else None
 
 
 def _mix(runs: list[LanguageModelRun], folder: Path, listener: TrainingListener) -> LanguageModelRun:
-    """Their mixture, its weights fitted on the validation text of their training.
+    """The mixture of two runs, with weights fitted on the validation text of their training.
 
-    A network that was trained on is another one, and so is its mixture: the name tells them apart.
+    The name of its folder depends on the weights of the network: a network that was trained further is mixed again.
     """
     name = "-and-".join(run.folder.path.name for run in runs)
     return mix_runs(runs, out=folder / f"mixture-of-{name}-{runs[1].fingerprint.hex()[:8]}", note=listener.note)
 
 
 def measure(name: str, run: Any, test: Paths) -> Row:
-    """A finished run's line of the leaderboard."""
+    """Measure a finished run -> its row of the leaderboard."""
     if not run.result:
-        raise RunError(f"{run.folder.path} was stopped before it was finished; run the same command again to go on")
+        raise RunError(f"{run.folder.path} was stopped before it was finished; rerun the same command to resume")
     measured = run.evaluate(test) if test else run.evaluate_held_out()
     figures = measured.to_dict()
     return Row(

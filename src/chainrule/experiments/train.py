@@ -1,4 +1,4 @@
-"""`train`: from options to a run."""
+"""`train`: from options to a trained run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def train(
 ) -> Run:
     """Train a model on data; the same call again resumes.
 
-    `settings` are nested as in config.toml; `model_options` are those of its section `model`, such as order=3.
+    `settings` are nested as in config.toml; `model_options` belong to its section `model`, for example order=3.
     """
     named: dict[str, Any] = {
         "seed": seed,
@@ -69,7 +69,7 @@ def train(
 
 
 def fit_run(config: RunConfig, out: str | Path, listener: TrainingListener | None = None) -> Run:
-    """Train what a configuration describes -> its run, with the model and the data of the training in memory."""
+    """Train what a configuration describes -> its run, which keeps the model and the data in memory."""
     fitted = fit(config, out, listener)
     run = load(fitted.folder.path)
     run.keep(fitted.model, fitted.corpus)

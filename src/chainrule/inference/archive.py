@@ -1,25 +1,25 @@
-"""The file that `compress` writes. All numbers are little-endian; checksums are CRC-32.
+"""The format of compressed files. All numbers are little-endian; checksums are CRC-32.
 
-    offset  bytes  what
+    offset  bytes  content
     0       4      "CHRL"
     4       2      version of the format: 1
-    6       8      fingerprint of the model, as the caller gives it
-    14      8      bytes of the text
-    22      8      tokens of the text
+    6       8      fingerprint of the model, as given by the caller
+    14      8      number of bytes of the text
+    22      8      number of tokens of the text
     30      4      checksum of the text
     34      4      checksum of the bytes 0 to 33
-    38             the residue: what the tokens do not tell, a section
-                   the tokens: blocks until all are told, each
+    38             the residue, a section: the part of the text that the tokens do not determine
+                   the tokens, in blocks, each with
             4          checksum of the tokens of the block, as 32-bit numbers in the order of coding
                        a section
 
     A section is
-    0       8      bytes of its content
+    0       8      number of bytes of its content
     8       4      checksum of its content
     12             the content: a range code in words of four bytes
 
-Nothing follows the last block. A damaged file is found out by the checksums of header and sections; a model that
-computes other numbers than it did when compressing, by the checksum of a block's tokens.
+Nothing follows the last block. The checksums of header and sections detect a damaged file. The checksum of a block's
+tokens detects a model whose probabilities differ from those with which the text was compressed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CHECKSUM = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Header:
-    """What a compressed file says of its text."""
+    """The header of a compressed file."""
 
     fingerprint: bytes
     bytes: int
@@ -51,33 +51,33 @@ class Header:
 
 
 def write_header(file: IO[bytes], header: Header) -> None:
-    """The first 38 bytes."""
+    """Write the first 38 bytes."""
     data = _HEADER.pack(MAGIC, VERSION, header.fingerprint, header.bytes, header.tokens, header.checksum)
     file.write(data + _CHECKSUM.pack(zlib.crc32(data)))
 
 
 def write_section(file: IO[bytes], content: bytes) -> None:
-    """Some bytes with their length and checksum."""
+    """Write some bytes with their length and checksum."""
     file.write(_SECTION.pack(len(content), zlib.crc32(content)) + content)
 
 
 def write_checksum(file: IO[bytes], checksum: int) -> None:
-    """A checksum that stands alone."""
+    """Write a checksum."""
     file.write(_CHECKSUM.pack(checksum))
 
 
 class Reader:
-    """Reads a compressed file from front to back; what is wrong with it becomes a sentence."""
+    """Reads a compressed file from its beginning to its end; a damaged file raises RunError."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self._file, self._path = file, path
 
     def header(self) -> Header:
-        """The first 38 bytes, checked."""
+        """Read and check the first 38 bytes."""
         start = self._file.read(len(MAGIC))
         if start != MAGIC:
             raise RunError(
-                f"'{self._path}' does not begin with CHRL: expected a file that `chainrule compress` made; give one."
+                f"'{self._path}' does not begin with CHRL: expected a file written by `chainrule compress`; give one."
             )
         data = start + self._take(_HEADER.size - len(start))
         _, version, fingerprint, size, tokens, checksum = _HEADER.unpack(data)
@@ -90,12 +90,12 @@ class Reader:
         return Header(fingerprint, size, tokens, checksum)
 
     def checksum(self) -> int:
-        """A checksum that stands alone."""
+        """Read a checksum."""
         value: int = _CHECKSUM.unpack(self._take(_CHECKSUM.size))[0]
         return value
 
     def section(self) -> bytes:
-        """The content of the next section, checked."""
+        """Read and check the content of the next section."""
         place = self._file.tell()
         size, checksum = _SECTION.unpack(self._take(_SECTION.size))
         content = self._take(size)
@@ -104,14 +104,14 @@ class Reader:
         return content
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Check that nothing follows."""
         place = self._file.tell()
         if self._file.read(1):
             raise self._damaged(place)
 
     def _take(self, size: int) -> bytes:
         place = self._file.tell()
-        left = self._path.stat().st_size - place  # a damaged size must not ask for memory that nobody has
+        left = self._path.stat().st_size - place  # checked first: a damaged size must not allocate memory
         if size > left:
             raise RunError(
                 f"'{self._path}' ends too early: expected {size} bytes from byte {place} on, got {left}; copy it again."
@@ -119,6 +119,4 @@ class Reader:
         return self._file.read(size)
 
     def _damaged(self, place: int) -> RunError:
-        return RunError(
-            f"'{self._path}' is damaged at byte {place} or after: expected what was written; copy it again."
-        )
+        return RunError(f"'{self._path}' is damaged at byte {place} or after; copy it again.")

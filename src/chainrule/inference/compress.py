@@ -1,14 +1,13 @@
-"""Any model that can step, as a lossless compressor: bits per byte made visible.
+"""Lossless compression with any model that can step: the size of the file is the measured bits per byte.
 
-A token of probability p costs -log2 p bits in a range code, so the file has the size that the evaluation says, up to a
-header and rounding. The tokens are walked in the same tracks as in evaluation, all tracks one step at a time. Both
-directions make the same calls on the same shapes with one thread, so that the model's numbers are the same to the last
-bit; without that the reader would lose its way, which checksums would tell. The bytes of the file are described in
-`archive.py`.
+A token of probability p costs -log2 p bits in a range code, so the size of the file is what the evaluation predicts,
+up to a header and rounding. Compressing and decompressing step through the same tracks as an evaluation, all tracks
+one step at a time, with the same calls on the same shapes and one thread. The model's probabilities are then equal to
+the last bit, which decompressing depends on; checksums detect where they are not. `archive.py` describes the bytes of
+the file.
 
-Memory does not grow with the text, but for the residue (spellings of unknown words and the like), held as coded bytes.
-
-Legend: B tracks, T time, V vocabulary.
+Memory does not grow with the text, except for the residue (for example spellings of unknown words), which is held as
+coded bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chainrule.base.devices import device_of
+from chainrule.base.arrays import Array
+from chainrule.base.devices import device_of, threads
 from chainrule.base.files import disk_errors
 from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
@@ -48,14 +48,12 @@ from chainrule.text.tokenizers.base import Tokenizer
 from chainrule.types import State, SteppingModel
 
 BLOCK_TOKENS = 65536
-"""About how many tokens one range code holds: few enough for memory, enough that its last word costs nothing."""
-
-Array = np.ndarray[Any, Any]
+"""Approximate number of tokens per range code: few enough for memory, enough that its end costs almost nothing."""
 
 
 @dataclass(frozen=True)
-class Compressed:
-    """What became of a text."""
+class CompressionResult:
+    """Sizes of a text before and after compression."""
 
     bytes: int
     tokens: int
@@ -75,11 +73,11 @@ def compress(
     fingerprint: bytes,
     cache: Path | None = None,
     progress: Progress | None = None,
-) -> Compressed:
-    """Write a text to `out` in about as many bits as -log2 of its probability. `fingerprint`: 8 bytes for the model."""
+) -> CompressionResult:
+    """Write a text to `out` in about -log2 p(text) bits. `fingerprint` has 8 bytes that identify the model."""
     if not model.normalised:
         raise ConfigError(
-            "this model gives scores, which are no probabilities, so it cannot compress; use another model"
+            "this model gives scores, which are not probabilities, so it cannot compress; use another model"
         )
     if len(fingerprint) != FINGERPRINT_BYTES:
         raise ConfigError(f"the fingerprint has {len(fingerprint)} bytes, but it must have {FINGERPRINT_BYTES}.")
@@ -94,7 +92,7 @@ def compress(
                 write_section(file, coded)
         size = (folder / "out").stat().st_size
         os.replace(folder / "out", out)
-    return Compressed(store.bytes, len(store), size)
+    return CompressionResult(store.bytes, len(store), size)
 
 
 def decompress(
@@ -105,8 +103,8 @@ def decompress(
     *,
     fingerprint: bytes,
     progress: Progress | None = None,
-) -> Compressed:
-    """Write the text that was compressed into `path` to `out`, byte for byte; an error leaves `out` as it was."""
+) -> CompressionResult:
+    """Write the text that was compressed into `path` to `out`, byte for byte; an error leaves `out` unchanged."""
     with _open(path) as file, _building(out) as folder:
         reader = Reader(file, path)
         header = reader.header()
@@ -115,13 +113,13 @@ def decompress(
         tokens = _token_file(folder / "tokens", header.tokens)
         _decode(model, reader, tokens, tokenizer.eos, path, progress)
         reader.end()
-        _write_text(folder / "out", read_residue(tokenizer, _in_pieces(tokens), RangeDecoder(residue)), header, path)
+        _write_text(folder / "out", read_residue(tokenizer, _iterate(tokens), RangeDecoder(residue)), header, path)
         os.replace(folder / "out", out)
-    return Compressed(header.bytes, header.tokens, path.stat().st_size)
+    return CompressionResult(header.bytes, header.tokens, path.stat().st_size)
 
 
 def _residue(tokenizer: Tokenizer, texts: Texts) -> bytes:
-    """What the tokens do not tell of the text, coded."""
+    """The coded part of the text that the tokens do not determine."""
     coder = RangeEncoder()
     writer = ResidueWriter(tokenizer, coder)
     for block in tokenizer.blocks(texts):
@@ -134,35 +132,35 @@ def _encode(
     model: SteppingModel, store: TokenStore, eos: int, progress: Progress | None
 ) -> Iterator[tuple[bytes, int]]:
     """Yield each block of tokens as a range code, with the checksum of the tokens."""
-    walk = _Walk(model, cut_tracks(len(store), choose_tracks(model, len(store))), eos)
-    for begin, end in walk.blocks():
-        tokens_BT = walk.layout.read(store.tokens, begin, end, eos)
+    coding = _TrackCoder(model, cut_tracks(len(store), choose_tracks(model, len(store))), eos)
+    for begin, end in coding.blocks():
+        tokens_BT = coding.layout.read(store.tokens, begin, end, eos)
         coder = RangeEncoder()
-        checksum = walk.code(coder, begin, tokens_BT, known=True)
+        checksum = coding.code(coder, begin, tokens_BT, known=True)
         yield coder.finish(), checksum
-        walk.tell(progress, end)
+        coding.report(progress, end)
 
 
 def _decode(
     model: SteppingModel, reader: Reader, tokens: Array, eos: int, path: Path, progress: Progress | None
 ) -> None:
     """Read all blocks of tokens into `tokens`."""
-    walk = _Walk(model, cut_tracks(len(tokens), choose_tracks(model, len(tokens))), eos)
-    for begin, end in walk.blocks():
+    coding = _TrackCoder(model, cut_tracks(len(tokens), choose_tracks(model, len(tokens))), eos)
+    for begin, end in coding.blocks():
         expected, coder = reader.checksum(), RangeDecoder(reader.section())
-        tokens_BT = np.full((walk.layout.count, end - begin), eos, np.int64)
+        tokens_BT = np.full((coding.layout.count, end - begin), eos, np.int64)
         try:
-            found = walk.code(coder, begin, tokens_BT, known=False)
-        except DataError as error:  # the section is whole, so the probabilities are not those it was written with
-            raise _other_numbers(path) from error
+            found = coding.code(coder, begin, tokens_BT, known=False)
+        except DataError as error:  # the section is undamaged, so it was written with other probabilities
+            raise _different_probabilities(path) from error
         if found != expected:
-            raise _other_numbers(path)
-        walk.layout.write(tokens, begin, tokens_BT)
-        walk.tell(progress, end)
+            raise _different_probabilities(path)
+        coding.layout.write(tokens, begin, tokens_BT)
+        coding.report(progress, end)
 
 
-class _Walk:
-    """One model going through all tracks, one step at a time; the same for writing and reading."""
+class _TrackCoder:
+    """Steps one model through all tracks; the same for encoding and decoding."""
 
     def __init__(self, model: SteppingModel, layout: Tracks, eos: int) -> None:
         self.layout = layout
@@ -172,13 +170,14 @@ class _Walk:
             self._state: State = model.start(layout.count)
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """The columns of each block."""
+        """The first column of each block and the end of its columns."""
         return self.layout.chunks(max(1, BLOCK_TOKENS // self.layout.count))
 
     def code(self, coder: Coder, begin: int, tokens_BT: Array, known: bool) -> int:
-        """Code the columns from `begin` on, from `tokens_BT` or, when they are not known, into it -> their checksum."""
+        """Encode `tokens_BT`, the columns from `begin` on, or decode into it if not `known` -> their checksum."""
         checksum = 0
-        with evaluating(self._model), _one_thread():
+        # One thread: the order of a sum, and so its last bit, depends on the number of threads.
+        with evaluating(self._model), threads(1):
             for column in range(tokens_BT.shape[1]):
                 rows = self.layout.rows_at(begin + column)
                 log_probs_BV, self._state = self._model.step(self._state, self._token_B)
@@ -186,12 +185,12 @@ class _Walk:
                 coded_B = coder.code_rows(_weights(log_probs_BV[:rows]), symbols_B)
                 checksum = zlib.crc32(coded_B.astype("<u4").tobytes(), checksum)
                 tokens_BT[:rows, column] = coded_B
-                # A new tensor, as a model may keep the last one; rows without a token repeat eos, and nothing follows.
+                # A new tensor, because a model may keep the last one. Rows that have ended read eos.
                 self._token_B = torch.from_numpy(tokens_BT[:, column].copy()).to(self._token_B.device)
         return checksum
 
-    def tell(self, progress: Progress | None, column: int) -> None:
-        """Report that all columns before this one are done."""
+    def report(self, progress: Progress | None, column: int) -> None:
+        """Report progress: all columns before this one are done."""
         if progress:
             longer = max(0, column - self.layout.length) * self.layout.longer
             progress(min(column, self.layout.length) * self.layout.count + longer, self.layout.tokens)
@@ -201,24 +200,13 @@ def _weights(log_probs_BV: Tensor) -> Array:
     """Probabilities for the coder, which normalises them itself in double precision."""
     weights_BV = log_probs_BV.exp().cpu().double().numpy()
     if not np.isfinite(weights_BV.sum()):
-        raise RunError("the model gives probabilities that are no numbers: expected finite ones; train it again.")
+        raise RunError("the model gives probabilities that are not finite, for example NaN; train it again.")
     return np.asarray(weights_BV)
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """The order of a sum, and so its last bit, depends on how many threads share it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
 def _building(out: Path) -> Iterator[Path]:
-    """A temporary folder beside `out`, from which the finished file is moved."""
+    """Yield a temporary folder beside `out`, from which the finished file is moved to its place."""
     if out.is_dir():
         raise ConfigError(f"'{out}' is a folder: expected the name of a file to write; add one.")
     with disk_errors(out):
@@ -242,24 +230,24 @@ def _open(path: Path) -> Iterator[Any]:
 def _check_model(header: Header, fingerprint: bytes, path: Path) -> None:
     if header.fingerprint != fingerprint:
         raise RunError(
-            f"'{path}' was compressed with the model {header.fingerprint.hex()}, and this one is {fingerprint.hex()}: "
-            "expected the same; give the run that compressed it."
+            f"'{path}' was compressed with the model {header.fingerprint.hex()}, but this model is "
+            f"{fingerprint.hex()}; give the run that compressed it."
         )
 
 
 def _token_file(path: Path, count: int) -> Array:
-    """Room for the tokens on disk; the tracks fill it at many places at once."""
+    """An array for the tokens on disk, because all tracks are filled at the same time."""
     return np.memmap(path, "<u4", "w+", shape=count) if count else np.zeros(0, "<u4")
 
 
-def _in_pieces(tokens: Array) -> Iterator[int]:
-    """All tokens as Python numbers."""
+def _iterate(tokens: Array) -> Iterator[int]:
+    """All tokens as Python integers, read in blocks."""
     for begin in range(0, len(tokens), BLOCK_TOKENS):
         yield from tokens[begin : begin + BLOCK_TOKENS].tolist()
 
 
 def _write_text(path: Path, pieces: Iterable[bytes], header: Header, source: Path) -> None:
-    """Write the text and compare it with what the header says."""
+    """Write the text and compare its size and checksum with the header."""
     size, checksum = 0, 0
     with path.open("wb") as file:
         for piece in pieces:
@@ -267,8 +255,8 @@ def _write_text(path: Path, pieces: Iterable[bytes], header: Header, source: Pat
             size, checksum = size + len(piece), zlib.crc32(piece, checksum)
     if (size, checksum) != (header.bytes, header.checksum):
         raise RunError(
-            f"'{source}' gave a text of {size} bytes with another checksum than the {header.bytes} bytes that were "
-            "compressed: expected the same; use the release and the run that compressed it."
+            f"'{source}' was decompressed to {size} bytes that differ from the {header.bytes} bytes that were "
+            "compressed; use the release and the run that compressed it."
         )
 
 
@@ -279,8 +267,8 @@ def _checksum(pieces: Iterable[bytes]) -> int:
     return checksum
 
 
-def _other_numbers(path: Path) -> RunError:
+def _different_probabilities(path: Path) -> RunError:
     return RunError(
-        f"the model computes other numbers than when '{path}' was compressed: expected the same to the last bit; "
-        "decompress with the machine type and the versions of torch and chainrule that compressed it."
+        f"the probabilities of the model differ from those with which '{path}' was compressed; decompress with the "
+        "machine type and the versions of torch and chainrule that compressed it."
     )

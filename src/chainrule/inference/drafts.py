@@ -3,7 +3,7 @@
 run.generate("ROMEO:", draft="runs/ngram")
 run.generate("ROMEO:", draft="lookup")
 
-decoding/draft.py explains what a draft is and why it does not change the text.
+decoding/speculative.py explains what a draft is and why it does not change the text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from chainrule.base.modes import evaluating
-from chainrule.decoding import Chooser, Drafted, Drafter, FirstDrafter, LookupDrafter, StepperDrafter
+from chainrule.decoding import Chooser, Drafter, DraftStatistics, FallbackDrafter, LookupDrafter, StepperDrafter
 from chainrule.errors import ConfigError
 from chainrule.inference.subject import TextModel
 
@@ -40,7 +40,7 @@ class Draft:
             return LookupDrafter()
         # Where a longer sequence of tokens repeats, what followed it is a better guess than a cheap model's.
         stepper = self.subject.model
-        return FirstDrafter(LookupDrafter(shortest=REPEATED), StepperDrafter(stepper, stepper.start(1)))
+        return FallbackDrafter(LookupDrafter(shortest=REPEATED), StepperDrafter(stepper, stepper.start(1)))
 
 
 def open_draft(subject: TextModel, draft: TextModel | str) -> Draft:
@@ -86,7 +86,7 @@ def plain_step_seconds(subject: TextModel, text: str, choose: Chooser) -> float:
         return (time.perf_counter() - began) / steps
 
 
-def draft_figures(drafted: Drafted, step_seconds: float) -> dict[str, float]:
+def draft_figures(drafted: DraftStatistics, step_seconds: float) -> dict[str, float]:
     """Statistics of a draft; `speed_up` compares with one plain step per token."""
     return {
         "passes": drafted.passes,
@@ -97,7 +97,7 @@ def draft_figures(drafted: Drafted, step_seconds: float) -> dict[str, float]:
     }
 
 
-def draft_summary(drafted: Drafted, step_seconds: float) -> str:
+def draft_summary(drafted: DraftStatistics, step_seconds: float) -> str:
     """The same in one line for people."""
     figures = draft_figures(drafted, step_seconds)
     return (

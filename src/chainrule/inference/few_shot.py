@@ -1,17 +1,15 @@
-"""Which of some alternatives a language model finds the most probable after a prompt: how it is asked few-shot.
+"""Few-shot choices: which of several alternatives a language model finds most probable after a prompt.
 
-Brown et al., "Language Models are Few-Shot Learners", 2020. An alternative is put right behind the prompt and the two
-are made into tokens together, for what a tokeniser makes of a text depends on what stands beside it. Scored are the
-tokens after those that the prompt alone and the prompt with each of its alternatives have in common: so every one of
-them continues the same tokens, and also where a token reaches over the end of the prompt, nothing is left out.
+Brown et al., "Language Models are Few-Shot Learners", 2020. Prompt and alternative are tokenised together, because
+tokens depend on the text around them. The tokens that the prompt alone and the prompt with each alternative have in
+common are the context; all later tokens are scored. So every alternative continues the same context, and nothing is
+left out where a token spans the end of the prompt.
 
     log p(choice | prompt) = Σ log p(token | all before it)
 
-A long alternative has more factors below one than a short one, so the sum may be divided by its tokens or its bytes.
-What prompts have in common, such as the examples before each of them, is read once, and a prompt once for all of its
-alternatives.
-
-Legend: B prompts, C rows, one an alternative, T tokens of it, R tokens of a prompt after those in common, V vocabulary.
+A long alternative has more factors below one than a short one, so the sum can be divided by the number of its tokens
+or bytes. The common beginning of all prompts, for example the examples before each of them, is read once, and each
+prompt is read once for all of its alternatives.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +25,7 @@ import torch
 from torch import Tensor
 
 from chainrule.base.modes import evaluating
-from chainrule.data.grouping import by_equal_length
+from chainrule.data.grouping import by_equal_length, in_windows, map_batches
 from chainrule.errors import ConfigError, DataError
 from chainrule.inference.subject import TextModel
 from chainrule.text.readers import lines_in, open_texts
@@ -38,23 +35,23 @@ from chainrule.types import State
 Normalise = Literal["none", "token", "byte"]
 NORMALISE = ("none", "token", "byte")
 QUESTIONS = 128
-"""Prompts that are read together, to be grouped by length."""
-MOST_NUMBERS = 1 << 25
-"""Probabilities of all tokens that are held at once."""
+"""Number of questions that are read together, to be grouped by length."""
+MAX_PROBABILITIES = 1 << 25
+"""Maximum number of probabilities in memory at once: rows times positions times vocabulary."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt, what may follow it, and which of these is right where that is known."""
+    """A prompt and the alternatives that may follow it."""
 
     prompt: str
     choices: tuple[str, ...]
-    answer: int | None = None
+    answer: int | None = None  # index of the correct alternative; None: unknown
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An alternative and how probable it is after a prompt."""
+    """An alternative and its probability after a prompt."""
 
     text: str
     log_prob: float  # nats, of all its tokens
@@ -69,7 +66,7 @@ class Choice:
         return self.log_prob / len(self.text.encode(errors="surrogatepass"))
 
     def score(self, normalise: Normalise = "none") -> float:
-        """What alternatives are compared by."""
+        """The value by which alternatives are ranked."""
         return {"none": self.log_prob, "token": self.per_token, "byte": self.per_byte}[normalise]
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,145 +74,144 @@ class Choice:
 
 
 def best_of(choices: Sequence[Choice], normalise: Normalise = "none") -> int:
-    """The number of the most probable alternative; of equal ones the first."""
+    """The index of the most probable alternative; the first of equal ones."""
     if normalise not in NORMALISE:
         raise ConfigError(f"normalise is {normalise!r}; expected one of {', '.join(NORMALISE)}")
-    return max(range(len(choices)), key=lambda number: choices[number].score(normalise))
+    return max(range(len(choices)), key=lambda index: choices[index].score(normalise))
 
 
 def choose(subject: TextModel, questions: Iterable[Question]) -> Iterator[list[Choice]]:
     """The alternatives of each question with their probabilities, all in the order given."""
-    waiting = iter(questions)
-    while group := list(islice(waiting, QUESTIONS)):
-        asked = [_tokenized(subject, question) for question in group]
-        scores = _score(subject, asked)
-        for question, one, log_probs in zip(group, asked, scores, strict=True):
-            told = zip(question.choices, log_probs, one.rows, strict=True)
-            yield [Choice(text, log_prob, len(row)) for text, log_prob, row in told]
+    for window in in_windows(questions, QUESTIONS):
+        tokenized = [_tokenize(subject, question) for question in window]
+        scores = _score(subject, tokenized)
+        for question, tokens, log_probs in zip(window, tokenized, scores, strict=True):
+            scored = zip(question.choices, log_probs, tokens.rows, strict=True)
+            yield [Choice(text, log_prob, len(row)) for text, log_prob, row in scored]
 
 
 # Tokens
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A question as tokens: those before every alternative, `eos` first, and those of each alternative."""
+class _QuestionTokens:
+    """A question as tokens: the context of every alternative, which begins with `eos`, and the alternatives."""
 
-    before: list[int]
+    context: list[int]
     rows: list[list[int]]
 
 
-def _tokenized(subject: TextModel, question: Question) -> _Asked:
+def _tokenize(subject: TextModel, question: Question) -> _QuestionTokens:
     if not question.choices:
-        raise DataError(f"the prompt {_shown(question.prompt)} has no alternatives; give at least one with --choices")
-    whole = [_ids(subject, question.prompt + choice) for choice in question.choices]
-    common = shared_length([_ids(subject, question.prompt), *whole])
+        raise DataError(f"the prompt {_quote(question.prompt)} has no alternatives; give at least one with --choices")
+    whole = [_encode(subject, question.prompt + choice) for choice in question.choices]
+    common = shared_length([_encode(subject, question.prompt), *whole])
     for choice, ids in zip(question.choices, whole, strict=True):
         if len(ids) == common:
             raise DataError(
-                f"the alternative {_shown(choice)} adds no token to the prompt; give one with text that the tokeniser "
+                f"the alternative {_quote(choice)} adds no token to the prompt; give one with text that the tokeniser "
                 "keeps"
             )
-    return _Asked([subject.tokenizer.eos, *whole[0][:common]], [ids[common:] for ids in whole])
+    return _QuestionTokens([subject.tokenizer.eos, *whole[0][:common]], [ids[common:] for ids in whole])
 
 
-def _ids(subject: TextModel, text: str) -> list[int]:
+def _encode(subject: TextModel, text: str) -> list[int]:
     ids: list[int] = subject.tokenizer.encode_block(text).tolist()
     return ids
 
 
 def shared_length(rows: Sequence[list[int]]) -> int:
-    """How many tokens all rows begin with alike."""
-    first, last = min(rows), max(rows)  # of sorted rows these two differ the earliest
+    """The length of the longest common prefix of all rows."""
+    first, last = min(rows), max(rows)  # in sorted order, these two have the shortest common prefix
     return next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "…")
 
 
 # Probabilities
 
 
-def _score(subject: TextModel, asked: list[_Asked]) -> list[list[float]]:
+def _score(subject: TextModel, questions: list[_QuestionTokens]) -> list[list[float]]:
     """log p of every alternative of some questions."""
-    common = min(shared_length([one.before for one in asked]), min(len(one.before) for one in asked) - 1)
-    scores: list[list[float]] = [[] for _ in asked]
+    contexts = [one.context for one in questions]
+    common = min(shared_length(contexts), min(map(len, contexts)) - 1)
+    groups = by_equal_length([len(context) for context in contexts])
+    batches = (batch for group in groups for batch in _batches(questions, group, subject.tokenizer.vocab_size))
     with torch.inference_mode(), evaluating(subject.model):
         state = subject.model.start(1)
         if common:
-            _, state = subject.model.prefill(state, torch.tensor([asked[0].before[:common]], device=subject.device))
-        for numbers in by_equal_length([len(one.before) for one in asked]):
-            for some in _rows_at_once(subject, asked, numbers):
-                for number, found in zip(
-                    some, _score_batch(subject, state, [asked[n] for n in some], common), strict=True
-                ):
-                    scores[number] = found
-    return scores
+            _, state = subject.model.prefill(state, torch.tensor([contexts[0][:common]], device=subject.device))
+        return map_batches(
+            batches, lambda batch: _score_batch(subject, state, [questions[index] for index in batch], common)
+        )
 
 
-def _rows_at_once(subject: TextModel, asked: list[_Asked], numbers: list[int]) -> Iterator[list[int]]:
-    """Questions so many at a time that the probabilities of all tokens at all places of their alternatives fit."""
-    some: list[int] = []
+def _batches(questions: list[_QuestionTokens], group: list[int], vocab_size: int) -> Iterator[list[int]]:
+    """Cut a group of questions so that the rows of a batch have at most `MAX_PROBABILITIES` probabilities."""
+    batch: list[int] = []
     rows = longest = 0
-    for number in numbers:
-        rows += len(asked[number].rows)
-        longest = max(longest, *map(len, asked[number].rows))
-        if some and rows * longest * subject.tokenizer.vocab_size > MOST_NUMBERS:
-            yield some
-            some, rows, longest = [], len(asked[number].rows), max(map(len, asked[number].rows))
-        some.append(number)
-    yield some
+    for index in group:
+        rows += len(questions[index].rows)
+        longest = max(longest, *map(len, questions[index].rows))
+        if batch and rows * longest * vocab_size > MAX_PROBABILITIES:
+            yield batch
+            batch, rows, longest = [], len(questions[index].rows), max(map(len, questions[index].rows))
+        batch.append(index)
+    yield batch
 
 
-def _score_batch(subject: TextModel, state: State, asked: list[_Asked], common: int) -> list[list[float]]:
-    """log p of the alternatives of questions whose prompts are of one length; `state` is after `common` tokens."""
-    copies_B = torch.zeros(len(asked), dtype=torch.int64, device=subject.device)
-    rest_BR = torch.tensor([one.before[common:] for one in asked], device=subject.device)
-    after_BV, state = subject.model.prefill(subject.model.select(state, copies_B), rest_BR)
-    prompt_C = torch.tensor([n for n, one in enumerate(asked) for _ in one.rows], device=subject.device)
-    totals = _continued(subject, state, after_BV, prompt_C, [row for one in asked for row in one.rows])
-    found = iter(totals.tolist())
-    return [list(islice(found, len(one.rows))) for one in asked]
+def _score_batch(
+    subject: TextModel, state: State, questions: list[_QuestionTokens], common: int
+) -> Iterator[list[float]]:
+    """log p of the alternatives of questions whose contexts have one length; `state` is after `common` tokens."""
+    copies_B = torch.zeros(len(questions), dtype=torch.int64, device=subject.device)
+    rest_BS = torch.tensor([one.context[common:] for one in questions], device=subject.device)
+    first_BV, state = subject.model.prefill(subject.model.select(state, copies_B), rest_BS)
+    counts = [len(one.rows) for one in questions]
+    prompt_R = torch.tensor([index for index, count in enumerate(counts) for _ in range(count)], device=subject.device)
+    totals_R = _score_rows(subject, state, first_BV, prompt_R, [row for one in questions for row in one.rows])
+    return (part.tolist() for part in totals_R.split(counts))
 
 
-def _continued(subject: TextModel, state: State, after_BV: Tensor, prompt_C: Tensor, rows: list[list[int]]) -> Tensor:
-    """log p of each row after the prompt it belongs to, C."""
+def _score_rows(subject: TextModel, state: State, first_BV: Tensor, prompt_R: Tensor, rows: list[list[int]]) -> Tensor:
+    """log p of each row after its prompt, R; `first_BV` are the log p of the first token after each prompt."""
     longest = max(map(len, rows))
-    tokens_CT = torch.full((len(rows), longest), subject.tokenizer.eos)
-    real_CT = torch.zeros(len(rows), longest, dtype=torch.bool)
-    for number, row in enumerate(rows):
-        tokens_CT[number, : len(row)] = torch.tensor(row)
-        real_CT[number, : len(row)] = True
-    tokens_CT, real_CT = tokens_CT.to(subject.device), real_CT.to(subject.device)
-    log_probs_CT = after_BV.index_select(0, prompt_C).gather(1, tokens_CT[:, :1])
+    tokens_RT = torch.full((len(rows), longest), subject.tokenizer.eos)
+    mask_RT = torch.zeros(len(rows), longest, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        tokens_RT[index, : len(row)] = torch.tensor(row)
+        mask_RT[index, : len(row)] = True
+    tokens_RT, mask_RT = tokens_RT.to(subject.device), mask_RT.to(subject.device)
+    log_probs_RT = first_BV.index_select(0, prompt_R).gather(1, tokens_RT[:, :1])
     if longest > 1:
-        rows_CTV, _ = subject.model.extend(subject.model.select(state, prompt_C), tokens_CT[:, :-1])
-        later_CT = rows_CTV.gather(2, tokens_CT[:, 1:, None]).squeeze(2)
-        log_probs_CT = torch.cat([log_probs_CT, later_CT], 1)
-    return log_probs_CT.double().masked_fill(~real_CT, 0.0).sum(1)
+        log_probs_RTV, _ = subject.model.extend(subject.model.select(state, prompt_R), tokens_RT[:, :-1])
+        later_RT = log_probs_RTV.gather(2, tokens_RT[:, 1:, None]).squeeze(2)
+        log_probs_RT = torch.cat([log_probs_RT, later_RT], 1)
+    return log_probs_RT.double().masked_fill(~mask_RT, 0.0).sum(1)
 
 
 # Questions in files
 
 
-def are_records(path: Path) -> bool:
-    """Whether a file is of JSON lines, by its name."""
+def is_json_lines(path: Path) -> bool:
+    """Whether the name of a file is that of JSON lines."""
     return kind_of(path) in JSON_SUFFIXES
 
 
-def hold_choices(path: Path) -> bool:
-    """Whether a file is of questions: JSON lines, the first of which has choices."""
-    if not are_records(path) or not path.is_file():
+def contains_questions(path: Path) -> bool:
+    """Whether a file contains questions: JSON lines, the first of which has a prompt and choices."""
+    if not is_json_lines(path) or not path.is_file():
         return False
     first = next((line for line in lines_of(file_chunks(path)) if line.strip()), b"")
     return b'"choices"' in first and b'"prompt"' in first
 
 
 def read_questions(path: Path, choices: Sequence[str] = (), examples: str = "") -> Iterator[Question]:
-    """The questions of a file of JSON lines: prompt, choices, answer (a number or the text; may be missing).
+    """The questions of a file of JSON lines: prompt, choices, answer (an index or a text; may be missing).
 
-    `choices` are for those without their own, `examples` are put before every prompt.
+    `choices` are the alternatives of lines that have none, `examples` is a text before every prompt.
     """
     for number, line in enumerate(lines_of(file_chunks(path)), start=1):
         if not line.strip():
@@ -224,12 +220,12 @@ def read_questions(path: Path, choices: Sequence[str] = (), examples: str = "") 
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where} is not JSON ({error}); expected one object a line; repair it") from None
+            raise DataError(f"{where} is not JSON ({error}); expected one object per line; correct it") from None
         if not isinstance(record, dict) or not isinstance(record.get("prompt"), str):
             raise DataError(f'{where} has no prompt; expected {{"prompt": "…", "choices": ["…", "…"], "answer": 0}}')
         given = record.get("choices", list(choices))
         if not isinstance(given, list) or not given or not all(isinstance(one, str) for one in given):
-            raise DataError(f"{where} has no list of choices; give them there, or for all lines with --choices")
+            raise DataError(f"{where} has no list of choices; add it, or give the choices of all lines with --choices")
         yield Question(examples + record["prompt"], tuple(given), _answer(record.get("answer"), given, where))
 
 
@@ -241,19 +237,19 @@ def _answer(answer: Any, choices: list[str], where: str) -> int | None:
     if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices):
         return answer
     raise DataError(
-        f"{where}: the answer is {answer!r}; expected the number of a choice, 0 to {len(choices) - 1}, or its text"
+        f"{where}: the answer is {answer!r}; expected the index of a choice, 0 to {len(choices) - 1}, or its text"
     )
 
 
 def read_choices(given: Sequence[str]) -> list[str]:
-    """Alternatives as they were given; one that names a file stands for the lines of it."""
+    """The alternatives as given; the lines of a file if there is only one and it is the name of a file."""
     if len(given) != 1 or not Path(given[0]).is_file():
         return list(given)
     return [line for line in lines_in(open_texts([given[0]])) if line]
 
 
 class Tally:
-    """How often the best alternative was the right one, by each of the three ways to compare them."""
+    """Number of correctly answered questions under each of the three normalisations."""
 
     def __init__(self) -> None:
         self.questions = 0
@@ -263,18 +259,18 @@ class Tally:
         """Count a question whose answer is known."""
         if question.answer is not None:
             self.questions += 1
-            for way in self.correct:
-                self.correct[way] += best_of(choices, way) == question.answer
+            for normalise in self.correct:
+                self.correct[normalise] += best_of(choices, normalise) == question.answer
 
     def accuracy(self, normalise: Normalise) -> float:
         return self.correct[normalise] / self.questions if self.questions else math.nan
 
     def to_dict(self, normalise: Normalise) -> dict[str, Any]:
-        """The chosen way's numbers, and the accuracy by all three."""
+        """The figures under one normalisation, and the accuracies under all three."""
         return {
             "accuracy": self.accuracy(normalise),
             "correct": self.correct[normalise],
             "questions": self.questions,
             "normalise": normalise,
-            "accuracies": {way: self.accuracy(way) for way in self.correct},
+            "accuracies": {name: self.accuracy(name) for name in self.correct},
         }

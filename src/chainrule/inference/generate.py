@@ -11,9 +11,19 @@ from torch import Tensor
 
 from chainrule.base.devices import physical_cores, threads
 from chainrule.base.modes import evaluating
-from chainrule.decoding import Chooser, Drafted, Greedy, Sample, beam_search, draft_search, generate, stream
-from chainrule.decoding.draft import DRAFT_TOKENS
-from chainrule.decoding.stop_strings import Stops
+from chainrule.decoding import (
+    Chooser,
+    DraftStatistics,
+    Greedy,
+    Sample,
+    beam_search,
+    generate,
+    stream,
+    stream_with_drafts,
+)
+from chainrule.decoding.beam import LENGTH_PENALTY
+from chainrule.decoding.speculative import DRAFT_TOKENS
+from chainrule.decoding.stop_strings import StopStrings
 from chainrule.errors import ConfigError
 from chainrule.inference.drafts import Draft, check_single, open_draft
 from chainrule.inference.subject import TextModel
@@ -26,7 +36,7 @@ class Generated:
     text: str
     tokens: int
     log_prob: float | None = None
-    drafted: Drafted | None = None  # statistics of the drafts, where there were some
+    drafted: DraftStatistics | None = None  # statistics of the drafts, where there were some
 
 
 @dataclass(frozen=True)
@@ -35,7 +45,7 @@ class GenerationOptions:
 
     max_new_tokens: int = 200
     num_beams: int = 1
-    length_penalty: float = 1.0
+    length_penalty: float = LENGTH_PENALTY
     num_return_sequences: int = 1
     temperature: float | None = None
     top_k: int | None = None
@@ -85,7 +95,7 @@ def generate_texts(subject: TextModel, prompt: str, options: GenerationOptions) 
 
 
 def stream_text(
-    subject: TextModel, prompt: str, options: GenerationOptions, drafted: Drafted | None = None
+    subject: TextModel, prompt: str, options: GenerationOptions, drafted: DraftStatistics | None = None
 ) -> Iterator[str]:
     """The prompt, then its continuation in pieces; joined, they are what `generate_texts` gives.
 
@@ -101,7 +111,7 @@ class _Generation:
         self.subject, self.options = subject, options
         self.model, self.tokenizer = subject.model, subject.tokenizer
         self.start_T = torch.as_tensor(self.tokenizer.encode_block(prompt), dtype=torch.int64)
-        self.stops, self.choose = Stops(options.stop), options.chooser()
+        self.stops, self.choose = StopStrings(options.stop), options.chooser()
         self.eos = self._end_token()
         self.draft: Draft | None = None if options.draft is None else open_draft(subject, options.draft)
 
@@ -123,7 +133,7 @@ class _Generation:
     # Whole texts
 
     def texts(self) -> list[Generated]:
-        drafted = None if self.draft is None else Drafted()
+        drafted = None if self.draft is None else DraftStatistics()
         if self.options.num_beams > 1:
             found = self._beam()
         elif self.draft is not None:
@@ -172,11 +182,11 @@ class _Generation:
             return [list(row) for row in zip(*steps, strict=True)]
         line = self._last_line()
         decode = self.tokenizer.decode
-        return self.stops.until(steps, lambda row: decode([*line, *row]), len(decode(line)))
+        return self.stops.collect_rows(steps, lambda row: decode([*line, *row]), len(decode(line)))
 
     # Pieces
 
-    def pieces(self, drafted: Drafted | None) -> Iterator[str]:
+    def pieces(self, drafted: DraftStatistics | None) -> Iterator[str]:
         whole = self.tokenizer.decode(self.start_T.tolist())
         if whole:
             yield whole
@@ -193,7 +203,7 @@ class _Generation:
         else:
             steps = self._drafted_tokens(self.draft, drafted)
         pieces = self._new_text(steps)
-        yield from self.stops.pieces(pieces) if self.stops else pieces
+        yield from self.stops.cut_pieces(pieces) if self.stops else pieces
 
     def _new_text(self, steps: Iterator[int]) -> Iterator[str]:
         """The text of tokens that come one by one after the prompt, in pieces of whole characters."""
@@ -208,8 +218,8 @@ class _Generation:
             if line[-1] == self.tokenizer.eos:
                 line, shown = [], ""
 
-    def _drafted_tokens(self, draft: Draft, record: Drafted | None) -> Iterator[int]:
-        return draft_search(
+    def _drafted_tokens(self, draft: Draft, statistics: DraftStatistics | None) -> Iterator[int]:
+        return stream_with_drafts(
             self.model,
             self.model.start(1),
             self.fed_1T,
@@ -218,7 +228,7 @@ class _Generation:
             max_new_tokens=self.options.max_new_tokens,
             choose=self.choose,
             draft_tokens=self.options.draft_tokens,
-            record=record,
+            statistics=statistics,
         )
 
     def _last_line(self) -> list[int]:

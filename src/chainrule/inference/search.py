@@ -11,17 +11,18 @@ from torch import Tensor
 
 from chainrule.data.pairs import pad_sources
 from chainrule.decoding import (
-    Drafted,
     Drafter,
+    DraftStatistics,
     Ensemble,
     Hypothesis,
     LookupDrafter,
     StepperDrafter,
     beam_search,
-    draft_one,
+    generate_with_drafts,
 )
-from chainrule.decoding.draft import DRAFT_TOKENS, check_draft_tokens
+from chainrule.decoding.beam import LENGTH_PENALTY
 from chainrule.decoding.parallel import draft_in_parallel, translate_in_parallel
+from chainrule.decoding.speculative import DRAFT_TOKENS, check_draft_tokens
 from chainrule.errors import ConfigError
 from chainrule.inference.drafts import LOOKUP
 from chainrule.inference.subject import TextModel, TranslationModel
@@ -33,7 +34,7 @@ class Search:
     """Options of the search for translations."""
 
     num_beams: int = 5
-    length_penalty: float = 1.0
+    length_penalty: float = LENGTH_PENALTY
     num_return_sequences: int = 1
     max_new_tokens: int | None = None  # None: depends on the length of the source
     prefix: str = ""  # text with which every translation begins
@@ -62,7 +63,7 @@ class SearchResult(NamedTuple):
     """The translations of a line, best first, and statistics of the drafts where there were some."""
 
     hypotheses: list[Hypothesis]
-    drafted: Drafted | None = None
+    drafted: DraftStatistics | None = None
 
 
 def check_search(models: Sequence[TranslationModel], search: Search) -> None:
@@ -161,7 +162,7 @@ def _in_parallel(model: Any, source: Source, eos: int, limits: list[int], search
     else:
         rows, passes = draft_in_parallel(model, source, eos=eos, limits=limits)
     kept = [row[:limit] for row, limit in zip(rows, limits, strict=True)]
-    drafted = [None] * len(kept) if passes is None else [Drafted(passes=count) for count in passes]
+    drafted = [None] * len(kept) if passes is None else [DraftStatistics(passes=count) for count in passes]
     return [SearchResult([Hypothesis(row, math.nan, math.nan)], one) for row, one in zip(kept, drafted, strict=True)]
 
 
@@ -172,7 +173,7 @@ def _with_draft(
     length = int(source_1.mask_BS.sum())
     source_1 = Source(*(part[:, :length] for part in source_1))
     drafter = _drafter(subject, source_1, text, search.draft)
-    tokens, drafted = draft_one(
+    tokens, drafted = generate_with_drafts(
         subject.model,
         subject.model.start(source_1),
         prompt_1T,

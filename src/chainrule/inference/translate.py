@@ -17,7 +17,7 @@ from chainrule.base.devices import threads
 from chainrule.base.modes import evaluating
 from chainrule.data.grouping import by_length, in_windows, map_batches
 from chainrule.data.pairs import pad_sources
-from chainrule.decoding import Drafted, Hypothesis
+from chainrule.decoding import DraftStatistics, Hypothesis
 from chainrule.decoding.limits import length_limit
 from chainrule.errors import ConfigError
 from chainrule.inference.search import Search, SearchResult, check_search, search_translations
@@ -48,7 +48,7 @@ class Translation:
     score: float = 0.0
     log_prob: float = 0.0
     tokens: int = 0
-    drafted: Drafted | None = None  # statistics of the drafts, where there were some
+    drafted: DraftStatistics | None = None  # statistics of the drafts, where there were some
     attention: Attention | None = field(default=None, repr=False)
 
 

@@ -84,9 +84,7 @@ class TransformerStack(nn.Module):
         longer = []
         for number, block in enumerate(self.block_list):
             cache = caches[number] if caches else None
-            stream_ND, cache = block.forward(
-                stream_ND, batch, cache, mask=mask, causal=causal, memory=memory, layer=number
-            )
+            stream_ND, cache = block(stream_ND, batch, cache, mask=mask, causal=causal, memory=memory, layer=number)
             longer.append(cache)
         return stream_ND, longer
 

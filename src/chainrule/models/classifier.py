@@ -97,6 +97,11 @@ class LabelModel(nn.Module, Model):
         return reader
 
     @property
+    def tuned_parameters(self) -> list[nn.Parameter]:
+        """The parameters of the pretrained encoder."""
+        return [] if self.pretrained is None else list(self.pretrained.encoder.parameters())
+
+    @property
     def word_table(self) -> nn.Embedding | None:
         """The table of an encoder that is trained from scratch."""
         table = None if self.features is None else self.features.encoder.word_table

@@ -94,9 +94,9 @@ class Hybrid(Translator):
         return self.core.encode(self._drop(self.embed_source(source)), source.mask_BS)
 
     def begin(self, source: Source, *, stepping: bool) -> Writing:
-        return self.opened(self.encode(source), stepping=stepping)
+        return self.begin_decoding(self.encode(source), stepping=stepping)
 
-    def opened(self, encoded: Encoded, *, stepping: bool, mixed: bool = True) -> Writing:
+    def begin_decoding(self, encoded: Encoded, *, stepping: bool, mixed: bool = True) -> Writing:
         """The state before the first token of a target; `stepping`: with all that spares work at each step.
 
         Unless it is `mixed`, the first branch writes alone, whatever γ is.
@@ -148,7 +148,7 @@ class Hybrid(Translator):
         hidden_RH = path_RTH[:, last_R[0]] if rows == 1 else path_RTH[torch.arange(rows), last_R]
         return state._replace(hidden_RH=hidden_RH)
 
-    def log_probs_of(self, state: Writing, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
+    def target_log_probs(self, state: Writing, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
         """log p of each target after the state and the inputs up to it -> RT."""
         packed_RTD, _ = self.read(state, inputs_RT)
         return self.output.log_prob(packed_RTD.flatten(0, 1), targets_RT.flatten()).view_as(targets_RT)
@@ -169,16 +169,18 @@ class Hybrid(Translator):
     def _second(self, encoded: Encoded, aligned: AllocationSource) -> Second:
         """What the parallel branch says at the length foretold."""
         with torch.no_grad():
-            places_B = self.foretold(encoded)[:, 0] + 1
+            places_B = self.predict_lengths(encoded)[:, 0] + 1
         return self.core.answered(encoded, aligned, places_B, self.config)
 
-    def foretold(self, encoded: Encoded, count: int = 1) -> Tensor:
+    def predict_lengths(self, encoded: Encoded, count: int = 1) -> Tensor:
         """The most probable lengths of the target, `eos` not counted, the best first -> BK."""
         assert self.length is not None
         scores_BL = self.length(encoded.states_BSE, encoded.mask_BS)
         return self.length.best(scores_BL, encoded.tokens_B - 1, count)
 
-    def at_once(self, encoded: Encoded, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def predict_parallel(
+        self, encoded: Encoded, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         """log p, but for a constant a place, of all tokens at all places of rows of given lengths -> RTV.
 
         The R = A·W rows are those of A sources. `known` are tokens RT and which of them are revealed, bool RT, none of
@@ -194,19 +196,19 @@ class Hybrid(Translator):
         )[:, :-1]
         return self.output.scores(features_RTD.flatten(0, 1)).view(*features_RTD.shape[:2], self.output.size)
 
-    def by_slots(self, encoded: Encoded) -> list[list[int]] | None:
+    def decode_ctc(self, encoded: Encoded) -> list[list[int]] | None:
         """The tokens that the slots of each source leave; None where the branch goes by lengths."""
         if self.slots is None:
             return None
         return self.slots.best(*self._slot_features(encoded), self.output.base)
 
-    def drafted(self, encoded: Encoded, state: Writing) -> tuple[Tensor, Tensor]:
+    def draft_scores(self, encoded: Encoded, state: Writing) -> tuple[Tensor, Tensor]:
         """What one pass says for each source BTV, and its length B, looked up where the plan has it."""
         second = state.memory.second
         if second is not None and second.table_APV is not None:
             return second.table_APV, second.places_A - 1
-        lengths_B = self.foretold(encoded)[:, 0]
-        return self.at_once(encoded, lengths_B), lengths_B
+        lengths_B = self.predict_lengths(encoded)[:, 0]
+        return self.predict_parallel(encoded, lengths_B), lengths_B
 
     def _slot_features(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
         """Features of all slots BUD, and how many each source has B."""

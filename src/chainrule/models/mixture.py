@@ -1,10 +1,10 @@
-"""Linear interpolation: p(w | prefix) = Σ_e w_e p_e(w | prefix), over models of one vocabulary and caches.
+"""Linear interpolation: p(w | prefix) = Σ_k w_k p_k(w | prefix), over models of one vocabulary and caches.
 
 Jelinek & Mercer, "Interpolated Estimation of Markov Source Parameters from Sparse Data", 1980: the weights are those
 that make a held-out text most likely, found by EM, one set for all contexts or one for each bucket of contexts. A part
 may be anything that keeps the contract, a mixture too. See `cache.py` for the components that learn while they read.
 
-Legend: B batch, T time, V vocabulary, D width, E components (the parts, then the caches), Z buckets, N tokens
+Legend: B batch, T time, V vocabulary, D width, K components (the parts, then the caches), Z buckets, N tokens
 of a text, or the entries of a row.
 """
 
@@ -76,7 +76,7 @@ class Mixture(nn.Module, SteppingModel):
         config: MixtureConfig,
         vocabulary: Vocabulary,
         parts: Sequence[nn.Module],
-        weights_ZE: Tensor | None = None,
+        weights_ZK: Tensor | None = None,
     ) -> None:
         """Equal weights if none are given."""
         super().__init__()
@@ -89,13 +89,13 @@ class Mixture(nn.Module, SteppingModel):
         self.bucketing = _bucketing(parts, counts_V) if config.buckets else OneBucket()
         shape = (self.bucketing.count, len(parts) + len(self.caches))
         # Single precision: not every device has another.
-        weights_ZE = torch.full(shape, 1 / shape[1]) if weights_ZE is None else weights_ZE.float()
-        if weights_ZE.shape != shape:
+        weights_ZK = torch.full(shape, 1 / shape[1]) if weights_ZK is None else weights_ZK.float()
+        if weights_ZK.shape != shape:
             raise ConfigError(
-                f"the weights have the shape {tuple(weights_ZE.shape)}, but {shape[0]} bucket(s) of {shape[1]} "
+                f"the weights have the shape {tuple(weights_ZK.shape)}, but {shape[0]} bucket(s) of {shape[1]} "
                 f"components need {shape}; mix again"
             )
-        self.register_buffer("weights", weights_ZE)
+        self.register_buffer("weights", weights_ZK)
         # A component that learns while it reads must read a text from its beginning to its end.
         self.tracks = 1 if self.caches or any(part.tracks == 1 for part in self.parts) else None
 
@@ -155,11 +155,11 @@ class Mixture(nn.Module, SteppingModel):
 
     def score(self, tokens_BT: Tensor, state: Mixed) -> tuple[Tensor, Mixed]:
         """log p of each token given all before it, those of the state included -> BT, and the state to go on from."""
-        log_probs_EBT, after = self.experts(tokens_BT, state)
-        return self._mix(log_probs_EBT, self.buckets_of(tokens_BT, state)), after
+        log_probs_KBT, after = self.experts(tokens_BT, state)
+        return self._mix(log_probs_KBT, self.buckets_of(tokens_BT, state)), after
 
     def experts(self, tokens_BT: Tensor, state: Mixed) -> tuple[Tensor, Mixed]:
-        """What each component by itself says of each token -> EBT, and the state to go on from."""
+        """What each component by itself says of each token -> KBT, and the state to go on from."""
         reads = [self._score(number, state, tokens_BT) for number in range(len(self.parts))]
         answers, caches = [read.answer for read in reads], []
         for cache, before in zip(self.caches, state.caches, strict=True):
@@ -185,10 +185,10 @@ class Mixture(nn.Module, SteppingModel):
         previous_BT = torch.cat([newest_B[:, None], tokens_BT[:, :-1]], 1)
         return self.bucketing.of_tokens(self.parts, tokens_BT, previous_BT, state)
 
-    def _mix(self, log_probs_EBN: Tensor, buckets_BN: Tensor) -> Tensor:
-        """log Σ_e w_e p_e -> BN; `buckets_BN` may be one column for all N. -inf is a probability like any other."""
-        log_weights_EBN = self.weights.log()[buckets_BN].movedim(-1, 0)
-        return torch.logsumexp(log_probs_EBN + log_weights_EBN, 0)
+    def _mix(self, log_probs_KBN: Tensor, buckets_BN: Tensor) -> Tensor:
+        """log Σ_k w_k p_k -> BN; `buckets_BN` may be one column for all N. -inf is a probability like any other."""
+        log_weights_KBN = self.weights.log()[buckets_BN].movedim(-1, 0)
+        return torch.logsumexp(log_probs_KBN + log_weights_KBN, 0)
 
 
 # Buckets
@@ -274,47 +274,47 @@ def _make_cache(config: Any, parts: Sequence[nn.Module], vocab_size: int) -> Uni
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedWeights:
     """Weights that EM found."""
 
-    weights_ZE: Array  # float64
-    whole_E: Array  # those without buckets
+    weights_ZK: Array  # float64
+    whole_K: Array  # those without buckets
     iterations: int
-    nats: float  # -log p a token under `whole_E`, over the tokens that some component allows
+    nats: float  # -log p a token under `whole_K`, over the tokens that some component allows
 
 
-def fit_weights(log_probs_EN: Array, buckets_N: Array | None = None, buckets: int = 1) -> Fitted:
+def fit_weights(log_probs_KN: Array, buckets_N: Array | None = None, buckets: int = 1) -> FittedWeights:
     """The weights that make the tokens most likely, by EM, in each bucket by itself where it has enough tokens."""
-    top_N = log_probs_EN.max(0).astype(np.float64)
+    top_N = log_probs_KN.max(0).astype(np.float64)
     possible_N = np.isfinite(top_N)  # what no component allows, no weights can mend
-    probs_EN = np.exp(log_probs_EN[:, possible_N] - top_N[possible_N])
-    whole_E, iterations, gained = _em(probs_EN, np.full(len(probs_EN), 1 / len(probs_EN)))
-    weights_ZE = np.tile(whole_E, (buckets, 1))
+    probs_KN = np.exp(log_probs_KN[:, possible_N] - top_N[possible_N])
+    whole_K, iterations, gained = _em(probs_KN, np.full(len(probs_KN), 1 / len(probs_KN)))
+    weights_ZK = np.tile(whole_K, (buckets, 1))
     if buckets_N is not None and buckets > 1:
         for bucket in range(buckets):
-            inside_EN = probs_EN[:, buckets_N[possible_N] == bucket]
-            if inside_EN.shape[1] >= FEWEST_TOKENS:
-                weights_ZE[bucket], more, _ = _em(inside_EN, whole_E)
+            inside_KN = probs_KN[:, buckets_N[possible_N] == bucket]
+            if inside_KN.shape[1] >= FEWEST_TOKENS:
+                weights_ZK[bucket], more, _ = _em(inside_KN, whole_K)
                 iterations += more
     nats = -float(gained + top_N[possible_N].mean()) if possible_N.any() else 0.0
-    return Fitted(weights_ZE, whole_E, iterations, nats)
+    return FittedWeights(weights_ZK, whole_K, iterations, nats)
 
 
-def _em(probs_EN: Array, weights_E: Array) -> tuple[Array, int, float]:
+def _em(probs_KN: Array, weights_K: Array) -> tuple[Array, int, float]:
     """EM from some weights on -> better ones, the number of steps, and the log-likelihood a token."""
     iterations, before = 0, -np.inf
-    while probs_EN.shape[1]:
-        better_E, now = em_step(probs_EN, weights_E)
+    while probs_KN.shape[1]:
+        better_K, now = em_step(probs_KN, weights_K)
         if now - before < GAIN:
             break
-        weights_E, before, iterations = better_E, now, iterations + 1
-    return weights_E, iterations, before
+        weights_K, before, iterations = better_K, now, iterations + 1
+    return weights_K, iterations, before
 
 
-def em_step(probs_EN: Array, weights_E: Array) -> tuple[Array, float]:
+def em_step(probs_KN: Array, weights_K: Array) -> tuple[Array, float]:
     """One step of EM -> weights that are no worse, and the log-likelihood a token of those given.
 
     A component's new weight is the mean of its share in each token's probability.
     """
-    mixed_N = weights_E @ probs_EN
-    return weights_E * (probs_EN @ (1 / mixed_N)) / len(mixed_N), float(np.log(mixed_N).mean())
+    mixed_N = weights_K @ probs_KN
+    return weights_K * (probs_KN @ (1 / mixed_N)) / len(mixed_N), float(np.log(mixed_N).mean())

@@ -1,7 +1,7 @@
 """The n-gram model: p(x_t | x_<t) from how often the last few words were followed by which.
 
 Shannon 1948; Chen & Goodman, "An Empirical Study of Smoothing Techniques for Language Modeling", 1998. Counting,
-smoothing and searching are in `counting/`; this file puts the contract around them. It has no weights to train:
+smoothing and searching are in `engines/ngram/`; this file puts the contract around them. It has no weights to train:
 `estimate` makes one from tokens, `save` and `load` keep it in a file that is mapped into memory when used.
 
 Legend: B batch, T time, V vocabulary, N order, K kept rows.
@@ -164,7 +164,7 @@ class Ngram(nn.Module, SteppingModel):
     # Stepping
 
     def start(self, batch: int) -> Tensor:
-        """The empty prefix -> BN; what a row means is told in `counting/query.py`."""
+        """The empty prefix -> BN; what a row means is told in `engines/ngram/query.py`."""
         return torch.full((batch, self.table.order), -1)
 
     def step(self, state: Tensor, token_B: Tensor) -> tuple[Tensor, Tensor]:

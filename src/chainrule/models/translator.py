@@ -91,6 +91,11 @@ class Translator(nn.Module, SteppingModel):
             self.output.tie(self.embedding.weight)
 
     @property
+    def tuned_parameters(self) -> list[nn.Parameter]:
+        """The parameters of the pretrained encoder."""
+        return [] if self.pretrained is None else list(self.pretrained.encoder.parameters())
+
+    @property
     def word_table(self) -> nn.Embedding | None:
         """The embedding of the target tokens."""
         return self.embedding

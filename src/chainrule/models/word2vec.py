@@ -1,6 +1,6 @@
 """word2vec (Mikolov et al. 2013): a vector for each word, learned by telling words that stand together from others.
 
-How it is learned stands in `vectors/kernels.py`. The options have the names that they have in gensim, and its meaning.
+How it is learned stands in `engines/word2vec/kernels.py`. The options have the names that they have in gensim, and its meaning.
 Legend: V words, D width.
 """
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from chainrule.base.devices import threads
 from chainrule.base.progress import Progress
 from chainrule.data.store import TokenStore, open_store
-from chainrule.decoding import Drafted
-from chainrule.decoding.draft import DRAFT_TOKENS
+from chainrule.decoding import DraftStatistics
+from chainrule.decoding.beam import LENGTH_PENALTY
+from chainrule.decoding.speculative import DRAFT_TOKENS
 from chainrule.evaluation.speed import generation_speed
 from chainrule.evaluation.text import Evaluation, evaluate
-from chainrule.inference.compress import Compressed, compress, decompress
+from chainrule.inference.compress import CompressionResult, compress, decompress
 from chainrule.inference.drafts import LOOKUP
 from chainrule.inference.few_shot import Choice, Question, choose
 from chainrule.inference.generate import Generated, GenerationOptions, generate_texts, stream_text
@@ -87,7 +88,7 @@ class LanguageModelRun(EvaluatedRun):
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
-        length_penalty: float = 1.0,
+        length_penalty: float = LENGTH_PENALTY,
         num_return_sequences: int = 1,
         seed: int | None = None,
         stop_at_eos: bool | None = None,
@@ -129,7 +130,7 @@ class LanguageModelRun(EvaluatedRun):
         stop: str | Sequence[str] = (),
         draft: Run | str | Path | None = None,
         draft_tokens: int = DRAFT_TOKENS,
-        drafted: Drafted | None = None,
+        drafted: DraftStatistics | None = None,
     ) -> Iterator[str]:
         """The prompt, then its continuation in pieces as they are generated; joined, they are what `generate` gives.
 
@@ -159,13 +160,13 @@ class LanguageModelRun(EvaluatedRun):
 
     # Compressing
 
-    def compress(self, file: str | Path, out: str | Path, *, progress: Progress | None = None) -> Compressed:
+    def compress(self, file: str | Path, out: str | Path, *, progress: Progress | None = None) -> CompressionResult:
         """Write `file` to `out` in about as many bits as `evaluate` reports."""
         return compress(
             self.model, self.tokenizer, open_texts([file]), Path(out), fingerprint=self.fingerprint, progress=progress
         )
 
-    def decompress(self, file: str | Path, out: str | Path, *, progress: Progress | None = None) -> Compressed:
+    def decompress(self, file: str | Path, out: str | Path, *, progress: Progress | None = None) -> CompressionResult:
         """Write the text that `compress` put into `file` to `out`, byte for byte."""
         return decompress(
             self.model, self.tokenizer, Path(file), Path(out), fingerprint=self.fingerprint, progress=progress

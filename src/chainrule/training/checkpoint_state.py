@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +13,29 @@ from torch.optim import Optimizer
 from chainrule.types import State, map_state
 
 
+@dataclass
+class TrainingState:
+    """Progress of a training: the plain values of a checkpoint. The field names are saved in files."""
+
+    step: int = 0
+    tokens: int = 0
+    train_seconds: float = 0.0  # in steps only, for tokens per second
+    seconds: float = 0.0  # including validation and saving
+    best: float = math.inf  # selection metric: validation loss in nats per token, or a negated metric such as -BLEU
+    best_step: int = 0
+    plateaus: int = 0  # validations without improvement
+    validated: int = 0  # number of validations so far
+    averaged: int = 0  # number of steps whose weights are averaged
+    log_length: int = 0  # bytes of metrics.jsonl
+    window_loss: float = 0.0  # summed since the last log line
+    window_count: int = 0
+    window_steps: int = 0
+    window_figures: dict[str, float] = field(default_factory=dict)  # further figures of the objective
+    stale: int = 0  # validations since the best
+    measured_step: int = -1  # of the last validation
+    ended_step: int = -1  # at which the budget was spent and the training completed
+
+
 def optimizer_tensors(optimizers: list[Optimizer]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the plain values of the optimisers' states."""
     tensors: dict[str, Tensor] = {}
@@ -18,13 +43,13 @@ def optimizer_tensors(optimizers: list[Optimizer]) -> tuple[dict[str, Tensor], d
     for number, optimizer in enumerate(optimizers):
         for index, slots in optimizer.state_dict()["state"].items():
             for slot, value in slots.items():
-                kept = tensors if isinstance(value, Tensor) else values
-                kept[f"optimizer/{number}/{index}/{slot}"] = value
+                part = tensors if isinstance(value, Tensor) else values
+                part[f"optimizer/{number}/{index}/{slot}"] = value
     return tensors, values
 
 
 def restore_optimizers(optimizers: list[Optimizer], tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-    """Restore what `optimizer_tensors` gave."""
+    """Set the states of the optimisers to what `optimizer_tensors` returned."""
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
     for name, value in {**tensors, **values}.items():
         if name.startswith("optimizer/"):
@@ -36,10 +61,10 @@ def restore_optimizers(optimizers: list[Optimizer], tensors: dict[str, Tensor], 
 
 def state_tensors(state: State) -> dict[str, Tensor]:
     """The tensors of a carried state, numbered in the order of traversal."""
-    met: list[Tensor] = []
-    map_state(lambda tensor: met.append(tensor) or tensor, state)  # type: ignore[func-returns-value]
+    found: list[Tensor] = []
+    map_state(lambda tensor: found.append(tensor) or tensor, state)  # type: ignore[func-returns-value]
     # Cloned: two parts of a state may be views of one tensor, and a file stores each tensor separately.
-    return {f"state/{number}": tensor.clone() for number, tensor in enumerate(met)}
+    return {f"state/{number}": tensor.clone() for number, tensor in enumerate(found)}
 
 
 def restore_state(like: State, tensors: dict[str, Tensor]) -> State:

@@ -2,7 +2,7 @@
 
 A step reads a batch (or several, accumulated), computes the loss of the objective, sums gradients over the processes,
 divides by the number of targets, clips and updates. Batch i, the schedule and the random state are functions of what a
-checkpoint holds, so a resumed training takes exactly the steps of an unbroken one.
+checkpoint holds, so a resumed training takes exactly the steps of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -27,41 +27,20 @@ from chainrule.errors import ConfigError
 from chainrule.training.budget import Clock, progress
 from chainrule.training.checkpoint_state import (
     Average,
+    TrainingState,
     optimizer_tensors,
     restore_optimizers,
     restore_state,
     state_tensors,
 )
+from chainrule.training.early_stopping import EarlyStopping
 from chainrule.training.optimizers import make_optimizers, set_rate
 from chainrule.training.schedules import SchedulePoint, rate
 from chainrule.types import Objective, State, detach_state
 
 
-@dataclass
-class TrainingState:
-    """Progress of a training: the plain values of a checkpoint."""
-
-    step: int = 0
-    tokens: int = 0
-    train_seconds: float = 0.0  # in steps only, for tokens per second
-    seconds: float = 0.0  # including validation and saving
-    best: float = math.inf  # selection metric: validation loss in nats per token, or a negated metric such as -BLEU
-    best_step: int = 0
-    plateaus: int = 0
-    validated: int = 0  # number of validations so far
-    averaged: int = 0
-    log_length: int = 0
-    window_loss: float = 0.0  # summed since the last log line
-    window_count: int = 0
-    window_steps: int = 0
-    window_figures: dict[str, float] = field(default_factory=dict)  # further figures of the objective
-    stale: int = 0  # validations since the best
-    measured_step: int = -1  # of the last validation
-    ended_step: int = -1  # at which the budget was spent and the training completed
-
-
 class Update(NamedTuple):
-    """What a progress display shows."""
+    """The progress of a training, for a display."""
 
     state: TrainingState
     progress: float
@@ -81,7 +60,7 @@ class Hooks:
 
 @dataclass
 class Trainer:
-    """Fits one model."""
+    """Trains one model."""
 
     model: Any
     objective: Objective
@@ -97,22 +76,23 @@ class Trainer:
         assert self.config.lr is not None, "presets choose the learning rate"
         self.optimizers = make_optimizers(self.model, self.config, self.config.lr)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.training_state, self.average, self.state = TrainingState(), Average(), None
+        self.training_state, self.average, self.carried_state = TrainingState(), Average(), None
         self.steps_per_epoch = self.batches.per_epoch / self.config.accumulate
         self.forward = compile_model(self.model) if self.config.compile else self.model
 
     # Loop
 
     def fit(self) -> bool:
-        """Train until the budget is spent -> True, or until asked to stop -> False; the folder has the best weights."""
+        """Train until the budget is spent -> True, or until asked to stop -> False; the best weights are saved."""
         self._resume()
         self.processes.broadcast(self.model.state_dict().values())
         self.clock = Clock(self.training_state.seconds)
+        self.early_stopping = EarlyStopping(self.config, self.training_state)
         self.training_state.validated = math.floor(self._progress() * self.config.validations)
         saved = time.monotonic()
-        while (used := self._progress()) < 1.0 and not self._out_of_patience():
+        while (used := self._progress()) < 1.0 and not self.early_stopping.out_of_patience:
             self._step(used)
-            stop, save = self._asked(time.monotonic() - saved > self.config.save_seconds)
+            stop, save = self._check_requests(time.monotonic() - saved > self.config.save_seconds)
             if (due := math.floor(self._progress() * self.config.validations)) > self.training_state.validated:
                 self._validate(due)
                 save = True
@@ -133,7 +113,7 @@ class Trainer:
         )
         return self.processes.from_main([used])[0] if self.config.minutes else used
 
-    def _asked(self, overdue: bool) -> tuple[bool, bool]:
+    def _check_requests(self, overdue: bool) -> tuple[bool, bool]:
         """Whether to stop and whether to save; several processes agree on it every few steps."""
         if self.processes.world == 1:
             return self.hooks.stopping(), overdue
@@ -141,9 +121,6 @@ class Trainer:
             return False, False
         stop, save = self.processes.sum([float(self.hooks.stopping()), float(overdue)])
         return stop > 0, save > 0
-
-    def _out_of_patience(self) -> bool:
-        return 0 < self.config.patience <= self.training_state.stale
 
     # One step
 
@@ -161,10 +138,10 @@ class Trainer:
         loss, total = self.processes.sum([loss, float(count)])
         self.processes.sum_gradients(self.parameters)
         self._update(total)
-        self._account(loss, int(total), time.monotonic() - began, used)
+        self._record(loss, int(total), time.monotonic() - began, used)
 
     def _gradients(self) -> tuple[float, int]:
-        """Add the gradients of the accumulated batches -> the summed loss and the number of targets."""
+        """Sum the gradients of the accumulated batches -> the summed loss and the number of targets."""
         loss, count = 0.0, 0
         for part in range(self.config.accumulate):
             batch, fresh = self.batches.batch(self.training_state.step * self.config.accumulate + part)
@@ -173,7 +150,7 @@ class Trainer:
             with self._autocast():
                 result = self.objective.loss(self.forward, batch, state, self.training_state.step)
             result.total.backward()
-            self.state = detach_state(result.state) if self.carries else None
+            self.carried_state = detach_state(result.state) if self.carries else None
             loss, count = loss + float(result.total.detach()), count + result.count
         if not math.isfinite(loss):
             raise ConfigError(
@@ -185,9 +162,10 @@ class Trainer:
     def _state_before(self, fresh: bool, rows: int) -> State:
         if not self.carries:
             return None
-        return self.model.start(rows) if fresh or self.state is None else self.state
+        return self.model.start(rows) if fresh or self.carried_state is None else self.carried_state
 
     def _update(self, count: float) -> None:
+        """Clip the mean gradients and let the optimisers step; `count` is the number of targets."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         torch._foreach_div_(gradients, count)
         if self.config.clip:
@@ -197,13 +175,15 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        wanted = self.config.precision
-        usable = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
-        if wanted == "bfloat16" or (wanted == "auto" and usable):
+        """The precision of the forward pass."""
+        precision = self.config.precision
+        supported = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
+        if precision == "bfloat16" or (precision == "auto" and supported):
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
 
-    def _account(self, loss: float, count: int, seconds: float, used: float) -> None:
+    def _record(self, loss: float, count: int, seconds: float, used: float) -> None:
+        """Count a finished step, add its weights to the average, and log every few steps."""
         s = self.training_state
         s.step, s.tokens, s.train_seconds = s.step + 1, s.tokens + count, s.train_seconds + seconds
         s.seconds = self.clock.seconds
@@ -234,17 +214,12 @@ class Trainer:
         if self.processes.is_main:
             named = {f"valid_{name}": value for name, value in figures.items()}
             self._log({"step": s.step, "seconds": round(s.seconds, 3), **named})
-        rank = figures["loss"] if self.config.select == "loss" else -figures[self.config.select]
-        if rank < s.best:
-            s.best, s.best_step, s.stale = rank, s.step, 0
-            if self.processes.is_main:
-                save_model(self.folder, self.model)
-        else:
-            s.stale, s.plateaus = s.stale + 1, s.plateaus + 1
+        if self.early_stopping.update(figures) and self.processes.is_main:
+            save_model(self.folder, self.model)
 
     def _measure(self) -> dict[str, float]:
         self.model.eval()
-        names = ["loss"] if self.config.select == "loss" else ["loss", self.config.select]
+        names = self.early_stopping.metrics
         figures = self.hooks.validate(self.model) if self.processes.is_main else {}
         agreed = self.processes.from_main([figures.get(name, 0.0) for name in names])
         return {**figures, **dict(zip(names, agreed, strict=True))}
@@ -273,7 +248,7 @@ class Trainer:
 
     def _save(self) -> None:
         self.training_state.seconds = self.clock.seconds
-        own = self.processes.gather(self._own_tensors())
+        by_process = self.processes.gather(self._process_tensors())
         if not self.processes.is_main:
             return
         if self.training_state.best == math.inf:
@@ -281,25 +256,26 @@ class Trainer:
         tensors, values = optimizer_tensors(self.optimizers)
         tensors |= {f"model/{name}": tensor for name, tensor in weights_of(self.model).items()}
         tensors |= {f"average/{name}": tensor for name, tensor in self.average.mean.items()}
-        tensors |= {f"process/{name}": tensor for name, tensor in own.items()}
+        tensors |= {f"process/{name}": tensor for name, tensor in by_process.items()}
         self.training_state.averaged = self.average.count
         self.folder.write_checkpoint(Checkpoint(tensors, {**asdict(self.training_state), **values}))
 
-    def _own_tensors(self) -> dict[str, Tensor]:
+    def _process_tensors(self) -> dict[str, Tensor]:
         """Tensors that differ between processes: random state, and carried state."""
-        own = {"random/cpu": torch.get_rng_state(), **state_tensors(self.state)}
+        tensors = {"random/cpu": torch.get_rng_state(), **state_tensors(self.carried_state)}
         if self.device.type == "cuda":
-            own["random/cuda"] = torch.cuda.get_rng_state(self.device)
-        return own
+            tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
+        return tensors
 
-    def _restore_own(self, own: dict[str, Tensor]) -> None:
-        if saved := {name: tensor for name, tensor in own.items() if name.startswith("state/")}:
-            self.state = restore_state(self.model.start(next(iter(saved.values())).shape[0]), saved)
-        torch.set_rng_state(own["random/cpu"])
-        if "random/cuda" in own and self.device.type == "cuda":
-            torch.cuda.set_rng_state(own["random/cuda"], self.device)
+    def _restore_process(self, tensors: dict[str, Tensor]) -> None:
+        if saved := {name: tensor for name, tensor in tensors.items() if name.startswith("state/")}:
+            self.carried_state = restore_state(self.model.start(next(iter(saved.values())).shape[0]), saved)
+        torch.set_rng_state(tensors["random/cpu"])
+        if "random/cuda" in tensors and self.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random/cuda"], self.device)
 
     def _resume(self) -> None:
+        """Continue from the checkpoint of the folder, if it has one."""
         checkpoint = self.folder.read_checkpoint()
         if checkpoint is None:
             if self.processes.is_main:
@@ -311,9 +287,9 @@ class Trainer:
         load_weights(self.model, parts.get("model", {}))
         restore_optimizers(self.optimizers, checkpoint.tensors, checkpoint.values)
         self.average.mean, self.average.count = parts.get("average", {}), self.training_state.averaged
-        own = _by_prefix(parts["process"])
-        if len(own) == self.processes.world:  # another number of processes splits the text differently
-            self._restore_own(own[str(self.processes.rank)])
+        by_process = _by_prefix(parts["process"])
+        if len(by_process) == self.processes.world:  # another number of processes splits the text differently
+            self._restore_process(by_process[str(self.processes.rank)])
         if self.processes.is_main:
             self.folder.cut_log(self.training_state.log_length)
 

@@ -1,8 +1,8 @@
-"""Torch's Muon for processors: the same update, computed in float32 and for all matrices of one shape together.
+"""Torch's Muon for CPUs: the same update, computed in float32 and for all matrices of one shape together.
 
-Muon (Jordan et al., 2024) replaces a matrix's momentum by the nearest orthogonal one, found by a few Newton-Schulz
-iterations. Torch runs them in bfloat16, which processors without such units imitate at a ninth of the speed.
-Legend: N matrices of one shape, R rows, C columns.
+Muon (Jordan et al., 2024) replaces the momentum of a matrix by the nearest orthogonal matrix, found by a few
+Newton-Schulz iterations. Torch runs them in bfloat16, which CPUs without bfloat16 units emulate at a ninth of the
+speed. Stacks of matrices have the shape (matrices, rows, columns).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 
 class Float32Muon(torch.optim.Muon):
-    """`torch.optim.Muon` with another `step`; parameters, options and saved state are its own."""
+    """`torch.optim.Muon` with another `step`; it has the same parameters, options and saved state."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -32,14 +32,14 @@ class Float32Muon(torch.optim.Muon):
         return loss
 
     def _update(self, group: dict[str, Any], matrices: list[nn.Parameter]) -> None:
-        wanted_NRC = torch.stack([self._momentum(group, matrix) for matrix in matrices])
-        moves_NRC = orthogonal(wanted_NRC, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        momenta = torch.stack([self._momentum(group, matrix) for matrix in matrices])
+        moves = orthogonalise(momenta, group["ns_coefficients"], group["ns_steps"], group["eps"])
         rate = group["lr"] * math.sqrt(max(1.0, matrices[0].shape[0] / matrices[0].shape[1]))
-        for matrix, move_RC in zip(matrices, moves_NRC, strict=True):
-            matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(move_RC, alpha=-rate)
+        for matrix, move in zip(matrices, moves, strict=True):
+            matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(move, alpha=-rate)
 
     def _momentum(self, group: dict[str, Any], matrix: nn.Parameter) -> Tensor:
-        """The gradient seen through its running mean, one step ahead (Nesterov)."""
+        """Nesterov momentum: the gradient mixed with its running mean."""
         assert matrix.grad is not None
         state = self.state[matrix]
         if "momentum_buffer" not in state:
@@ -48,12 +48,12 @@ class Float32Muon(torch.optim.Muon):
         return matrix.grad.lerp(mean, group["momentum"])
 
 
-def orthogonal(matrices_NRC: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Newton-Schulz: singular values pushed towards 1, singular vectors kept -> NRC."""
+def orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """Move the singular values of each matrix towards 1 by Newton-Schulz iterations; singular vectors stay."""
     a, b, c = coefficients
-    wide = matrices_NRC.mT if matrices_NRC.shape[1] > matrices_NRC.shape[2] else matrices_NRC
+    wide = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
     wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp(min=eps)
     for _ in range(steps):
         gram = torch.bmm(wide, wide.mT)
         wide = torch.baddbmm(wide, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
-    return wide.mT if matrices_NRC.shape[1] > matrices_NRC.shape[2] else wide
+    return wide.mT if matrices.shape[1] > matrices.shape[2] else wide

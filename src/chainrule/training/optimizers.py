@@ -1,7 +1,7 @@
-"""Torch's own optimisers, with the parameters sorted into those that decay and those that do not.
+"""Torch's optimisers, with the parameters of a model sorted into groups.
 
-Muon (Jordan et al., 2024) takes the matrices between input and output; embeddings, output tables, norms and biases stay
-with AdamW beside it.
+Weight decay applies to matrices, not to vectors (norms and biases). Muon (Jordan et al., 2024) updates the matrices
+between input and output; AdamW updates the rest of the model: embeddings, output tables, norms and biases.
 """
 
 from __future__ import annotations
@@ -13,66 +13,60 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from chainrule.base.parameters import table_parameters
 from chainrule.config import TrainingConfig
 from chainrule.errors import ConfigError
 
-PRETRAINED = "pretrained.encoder."
-"""What is learned already is tuned at a rate of its own."""
 
-
-def make_optimizers(model: nn.Module, config: TrainingConfig, lr: float) -> list[Optimizer]:
-    """The optimisers that together update every parameter of a model; each group knows its full rate as `full_lr`."""
-    learned = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    tuned = [(name, parameter) for name, parameter in learned if name.startswith(PRETRAINED)]
-    named = [(name, parameter) for name, parameter in learned if not name.startswith(PRETRAINED)]
+def make_optimizers(model: Any, config: TrainingConfig, lr: float) -> list[Optimizer]:
+    """The optimisers that together update every parameter of a model; `full_lr` of a group is its rate at 100%."""
+    pretrained = {id(parameter) for parameter in model.tuned_parameters}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    tuned = [parameter for parameter in trained if id(parameter) in pretrained]
+    fresh = [parameter for parameter in trained if id(parameter) not in pretrained]
     if config.optimizer == "sgd":
-        made: list[Optimizer] = [SGD(_groups(named, config), lr=lr, momentum=config.momentum)]
+        optimizers: list[Optimizer] = [SGD(_groups(fresh, config), lr=lr, momentum=config.momentum)]
     elif config.optimizer == "muon":
-        inner = [(name, p) for name, p in named if p.dim() == 2 and not _is_table(name)]
-        outer = [(name, p) for name, p in named if p.dim() != 2 or _is_table(name)]
-        made = [*_muon(inner, config, lr), *_adamw(outer, config, config.table_lr)]
+        tables = table_parameters(model)
+        inner = [parameter for parameter in fresh if parameter.dim() == 2 and id(parameter) not in tables]
+        outer = [parameter for parameter in fresh if parameter.dim() != 2 or id(parameter) in tables]
+        optimizers = [*_muon(inner, config, lr), *_adamw(outer, config, config.table_lr)]
     else:
-        made = _adamw(named, config, lr)
-    made += _adamw(tuned, config, config.tuned_lr)
-    for optimizer in made:
+        optimizers = _adamw(fresh, config, lr)
+    optimizers += _adamw(tuned, config, config.tuned_lr)
+    for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["full_lr"] = group["lr"]
-    return made
+    return optimizers
 
 
 def set_rate(optimizers: Iterable[Optimizer], multiplier: float) -> None:
-    """Give every group its share of its full rate."""
+    """Set the learning rate of every group to a multiple of its full rate."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["full_lr"] * multiplier
 
 
-def _is_table(name: str) -> bool:
-    """A row a word: embedding and output matrices, and learned positions."""
-    return name.startswith(("embedding.", "source_embedding.", "output.")) or "table" in name
-
-
-def _groups(named: list[tuple[str, nn.Parameter]], config: TrainingConfig) -> list[dict[str, Any]]:
-    """Matrices decay; vectors (norms, biases) do not."""
-    matrices = [p for _, p in named if p.dim() >= 2]
-    vectors = [p for _, p in named if p.dim() < 2]
+def _groups(parameters: list[nn.Parameter], config: TrainingConfig) -> list[dict[str, Any]]:
+    """Matrices with weight decay, vectors without."""
+    matrices = [parameter for parameter in parameters if parameter.dim() >= 2]
+    vectors = [parameter for parameter in parameters if parameter.dim() < 2]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
 
-def _adamw(named: list[tuple[str, nn.Parameter]], config: TrainingConfig, lr: float) -> list[Optimizer]:
+def _adamw(parameters: list[nn.Parameter], config: TrainingConfig, lr: float) -> list[Optimizer]:
     betas = (config.beta1, config.beta2)
-    return [AdamW(_groups(named, config), lr=lr, betas=betas, fused=True)] if named else []
+    return [AdamW(_groups(parameters, config), lr=lr, betas=betas, fused=True)] if parameters else []
 
 
-def _muon(named: list[tuple[str, nn.Parameter]], config: TrainingConfig, lr: float) -> list[Optimizer]:
-    if not named:
+def _muon(matrices: list[nn.Parameter], config: TrainingConfig, lr: float) -> list[Optimizer]:
+    if not matrices:
         return []
     if not hasattr(torch.optim, "Muon"):
         raise ConfigError("training.optimizer = 'muon' needs torch 2.9 or newer; update torch or choose 'adamw'")
     from chainrule.training.muon import Float32Muon
 
-    matrices = [p for _, p in named]
     kind = Float32Muon if matrices[0].device.type == "cpu" else torch.optim.Muon
     momentum = config.momentum or 0.95
     return [kind(matrices, lr=lr, weight_decay=config.weight_decay, momentum=momentum)]

@@ -22,10 +22,11 @@ from chainrule.config import NamedSection, RunConfig, TokenizerConfig
 from chainrule.engines.word2vec.sweeps import Sweeper, SweepTotals, WordList, initial_weights, make_tables
 from chainrule.errors import ConfigError, DataError, RunError
 from chainrule.models.word2vec import Word2Vec, Word2VecConfig
-from chainrule.registry import TOKENIZERS
+from chainrule.registry import FITTINGS, TOKENIZERS
 from chainrule.tasks.task import Task
 from chainrule.tasks.text_corpus import TextCorpus
 from chainrule.training.budget import Clock, progress
+from chainrule.training.checkpoint_state import TrainingState
 from chainrule.training.fitting.fitting import (
     BUDGET,
     Fitted,
@@ -34,7 +35,7 @@ from chainrule.training.fitting.fitting import (
     budget_of,
     refuse_sections,
 )
-from chainrule.training.loop import TrainingState, Update
+from chainrule.training.loop import Update
 from chainrule.training.signals import stop_signals
 
 STRETCH = 1.0
@@ -248,3 +249,6 @@ class Word2VecTraining:
             "budget": budget_of(self.config),
             "peak_memory": self.memory.bytes,
         }
+
+
+FITTINGS.register("sweeps")(Sweeps())

@@ -27,13 +27,13 @@ from chainrule.registry import MODELS
 from chainrule.text.tokenizers import Tokenizer
 
 WIDTHS = ("embedding", "width")
-"""What the width of a token's vector is called among the options of models."""
+"""Names that models give the option for the width of a token's vector."""
 MARKS = ("▁", "Ġ")
-"""What tokenisers put before a piece that begins a word."""
+"""Characters with which tokenisers mark the first piece of a word."""
 
 
 def with_width(config: RunConfig, note: Callable[[str], None] = lambda text: None) -> RunConfig:
-    """A run's options with the width of the vectors that it is to start from, unless they give one themselves."""
+    """A run's options, with the model's width set to that of the initial vectors unless it is given."""
     if not config.init_embedding:
         return config
     options = config.model.options
@@ -57,22 +57,22 @@ def start_from(
     source: Tokenizer | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Put the vectors of a run or of a word2vec file into the embedding of a model, row by row, as far as they go.
+    """Copy the vectors of a run or of a word2vec file into the embedding of a model, for all tokens that have one.
 
-    `tokenizer` is that of the model, `source` that of what a translator reads where it has one of its own.
+    `tokenizer` is that of the model, `source` that of the source if a translator has separate tokenisers.
     """
     tables = _tables(model, tokenizer, source)
     if not tables:
         raise _no_table(type(model).__name__)
     vectors = read_table(name)
-    for table, reads, what in tables:
-        found = _fill(table, vectors, reads, name)
-        known = reads.vocab_size - sum(token is not None for token in {reads.eos, reads.unk})
-        note(f"{found:,} of {known:,} {what} ({found / max(1, known):.1%}) start from the vectors of {name}")
+    for table, own, description in tables:
+        found = _fill(table, vectors, own, name)
+        known = own.vocab_size - sum(token is not None for token in {own.eos, own.unk})
+        note(f"{found:,} of {known:,} {description} ({found / max(1, known):.1%}) start from the vectors of {name}")
 
 
 def read_table(name: str) -> WordTable:
-    """The words and vectors of a run's folder, or of a file in one of the formats of word2vec."""
+    """The words and vectors of a run, or of a file in a word2vec format (text or binary)."""
     path = Path(name)
     if path.is_dir():
         folder = RunFolder(path)
@@ -84,7 +84,7 @@ def read_table(name: str) -> WordTable:
 
 
 def width_of(name: str) -> int:
-    """The width of a run's or a file's vectors; of a file only the first line is read."""
+    """The width of the vectors of a run or a file; only the first line of a file is read."""
     path = Path(name)
     if path.is_dir():
         return int(read_table(name).vectors_VD.shape[1])
@@ -93,8 +93,8 @@ def width_of(name: str) -> int:
         first = file.readline(100).split()
     if len(first) != 2 or not all(part.isdigit() for part in first):
         raise ConfigError(
-            f"{name} does not begin with the number of its vectors and their width, as word2vec files do; give such a "
-            "file, or a run"
+            f"{name} does not begin with the number and the width of its vectors, as a word2vec file does; give a "
+            "word2vec file, or a run"
         )
     return int(first[1])
 
@@ -102,45 +102,48 @@ def width_of(name: str) -> int:
 def _check_file(path: Path) -> None:
     if not path.is_file():
         raise ConfigError(
-            f"init_embedding is {path}, where there is nothing; give a run, or a file of vectors (.txt or .bin)"
+            f"init_embedding is {path}, which does not exist; give a run, or a file of vectors (.txt or .bin)"
         )
 
 
 def _tables(model: Any, tokenizer: Tokenizer, source: Tokenizer | None) -> list[tuple[nn.Embedding, Tokenizer, str]]:
-    """The tables of a model, whose tokens they hold, and what to call those."""
-    target, own = model.word_table, model.source_table
-    if own is None:
-        return [] if target is None else [(target, tokenizer, "tokens")]
-    return [(target, tokenizer, "tokens of the target"), (own, source or tokenizer, "tokens of the source")]
+    """The tables of a model, each with the tokeniser of its rows and a description of them."""
+    target_table, source_table = model.word_table, model.source_table
+    if source_table is None:
+        return [] if target_table is None else [(target_table, tokenizer, "tokens")]
+    return [
+        (target_table, tokenizer, "tokens of the target"),
+        (source_table, source or tokenizer, "tokens of the source"),
+    ]
 
 
 def _fill(table: nn.Embedding, vectors: WordTable, tokenizer: Tokenizer, name: str) -> int:
-    """Overwrite the rows of the tokens that have a vector -> how many there are."""
+    """Overwrite the rows of the tokens that have a vector -> the number of these tokens."""
     width, given = table.weight.shape[1], vectors.vectors_VD.shape[1]
     if width != given:
         raise ConfigError(
-            f"the vectors of {name} have {given} numbers each, but the model's have {width}; leave the model's width "
-            f"out, or set it to {given}"
+            f"the vectors of {name} have width {given}, but those of the model have width {width}; leave the model's "
+            f"width out, or set it to {given}"
         )
-    found = matches(tokenizer, vectors)
+    found = match_tokens(tokenizer, vectors)
     if not found:
         raise ConfigError(
-            f"none of the {tokenizer.vocab_size} tokens of the model is among the words of {name}; use the tokeniser "
-            "that the vectors were made with, such as --tokenizer word"
+            f"none of the {tokenizer.vocab_size} tokens of the model is a word of {name}; use the tokeniser with which "
+            "the vectors were trained, for example --tokenizer word"
         )
-    rows_K, places_K = (np.array(part) for part in (list(found), list(found.values())))
+    tokens_R, places_R = (np.array(part) for part in (list(found), list(found.values())))
     with torch.no_grad():
-        index_K = torch.from_numpy(rows_K).to(table.weight.device)
-        vectors_KD = torch.from_numpy(np.array(vectors.vectors_VD[places_K], np.float32)).to(table.weight)
-        mean_squares = [part.square().mean().clamp(min=1e-20) for part in (table.weight[index_K], vectors_KD)]
-        table.weight[index_K] = vectors_KD * (mean_squares[0] / mean_squares[1]).sqrt()
+        index_R = torch.from_numpy(tokens_R).to(table.weight.device)
+        vectors_RD = torch.from_numpy(np.array(vectors.vectors_VD[places_R], np.float32)).to(table.weight)
+        mean_squares = [part.square().mean().clamp(min=1e-20) for part in (table.weight[index_R], vectors_RD)]
+        table.weight[index_R] = vectors_RD * (mean_squares[0] / mean_squares[1]).sqrt()
     return len(found)
 
 
-def matches(tokenizer: Tokenizer, vectors: WordTable) -> dict[int, int]:
-    """Tokens to the rows of their vectors: by the very spelling, then by that of a word's beginning, then without case.
+def match_tokens(tokenizer: Tokenizer, vectors: WordTable) -> dict[int, int]:
+    """Map tokens to the rows of their vectors, without the special tokens `eos` and `unk`.
 
-    The tokens that stand for no text are left out.
+    The spellings are tried in this order: exact, without the mark of a word's first piece, both ignoring case.
     """
     folded: dict[str, int] = {}
     for place, word in enumerate(vectors.words):
@@ -157,4 +160,4 @@ def matches(tokenizer: Tokenizer, vectors: WordTable) -> dict[int, int]:
 
 
 def _no_table(name: str) -> ConfigError:
-    return ConfigError(f"{name} has no embedding that vectors could be the start of; leave init_embedding out")
+    return ConfigError(f"{name} has no embedding to initialise; leave init_embedding out")

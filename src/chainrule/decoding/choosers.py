@@ -1,7 +1,4 @@
-"""Choosing the next token: what a chooser is, and the simplest one.
-
-Legend: B batch, V vocabulary.
-"""
+"""Choosers pick the next token from its distribution: their interface, and greedy choice. Sampling: `sample.py`."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ class Chooser(Protocol):
     """Picks a token for each row."""
 
     def __call__(self, log_probs_BV: Tensor) -> Tensor:
-        """log p(. | prefix) of each row -> the chosen token_B."""
+        """log p(. | prefix) of each row -> the chosen tokens, B."""
         ...
 
 
 class Greedy:
-    """The most probable token."""
+    """Picks the most probable token."""
 
     def __call__(self, log_probs_BV: Tensor) -> Tensor:
         """log_probs_BV -> argmax, B."""
