@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 import chainrule as cr
 from builders import pairs_text, small_options
@@ -25,6 +26,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> cr.Run:
     )
 
 
+def log_probs(run: cr.Run, text: str) -> torch.Tensor:
+    """log p of each token of a text, T."""
+    tokens_1T = torch.tensor([run.tokenizer.encode_block(text).tolist()])
+    with torch.no_grad():
+        found_T: torch.Tensor = run.model.log_probs(tokens_1T)[0].double()
+    return found_T
+
+
 def test_the_public_names_are_these() -> None:
     assert cr.__all__ == sorted(cr.__all__)
     for name in cr.__all__:
@@ -38,7 +47,7 @@ def test_a_loaded_run_is_the_trained_one(run: cr.Run, tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text(pairs_text(20, seed=4))
     loaded = cr.load(run.folder.path)
     assert loaded.evaluate(tmp_path / "test.txt") == run.evaluate(tmp_path / "test.txt")
-    assert repr(loaded) == f"Run({str(run.folder.path)!r}, model='transformer')"
+    assert repr(loaded) == f"LanguageModelRun({str(run.folder.path)!r}, model='transformer')"
     assert loaded.result["steps"] == 40
 
 
@@ -46,10 +55,7 @@ def test_evaluation_is_the_sum_over_the_scorer(run: cr.Run, tmp_path: Path) -> N
     text = pairs_text(15, seed=4)
     (tmp_path / "test.txt").write_text(text)
     measured = run.evaluate(tmp_path / "test.txt")
-    import torch
-
-    with torch.no_grad():
-        nats = -float(run.model.log_probs(run._prompt(text)[None]).double().sum())
+    nats = -float(log_probs(run, text).sum())
     assert measured.tokens == len(text)
     assert measured.cross_entropy == pytest.approx(nats / len(text), rel=1e-5)
     assert measured.perplexity == pytest.approx(math.exp(nats / len(text)), rel=1e-5)
@@ -78,9 +84,7 @@ def test_a_beam_finds_what_is_at_least_as_probable_as_greedy(run: cr.Run) -> Non
     greedy = run.generate("ab", max_new_tokens=6, num_beams=1)[0].text
     best = run.generate("ab", max_new_tokens=6, num_beams=5, length_penalty=0.0)[0]
     assert best.log_prob is not None
-    tokens = run._prompt(greedy)[None]
-    greedy_log_prob = float(run.model.log_probs(tokens)[0, 2:].detach().sum())
-    assert best.log_prob >= greedy_log_prob - 1e-4
+    assert best.log_prob >= float(log_probs(run, greedy)[2:].sum()) - 1e-4
 
 
 def test_training_and_validation_take_the_first_lines_where_asked(tmp_path: Path) -> None:
@@ -95,7 +99,7 @@ def test_training_and_validation_take_the_first_lines_where_asked(tmp_path: Path
     assert run.evaluate_held_out().tokens == 15
     with pytest.raises(ConfigError) as caught:
         cr.train(text, out=tmp_path / "other", **options)
-    assert str(caught.value) == "data.valid_lines is of a validation text, but none was given; name one with --valid"
+    assert str(caught.value) == "data.valid_lines needs a validation text; give one with --valid"
 
 
 def test_a_model_of_two_forms_takes_the_one_that_fits_the_data() -> None:

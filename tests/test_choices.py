@@ -13,7 +13,7 @@ import torch
 import chainrule as cr
 from builders import letter_pairs, small_options, write_pairs
 from chainrule.decoding.stop_strings import StopStrings
-from chainrule.errors import ConfigError, DataError, RunError
+from chainrule.errors import ConfigError, DataError
 from chainrule.inference import few_shot as choices
 from chainrule.inference.few_shot import (
     Choice,
@@ -25,6 +25,7 @@ from chainrule.inference.few_shot import (
     read_questions,
     shared_length,
 )
+from chainrule.runs.base import MissingVerbError
 
 SOUNDS = {"cat": "meow", "dog": "woof", "cow": "moo", "duck": "quack"}
 LINES = [f"{animal} says {sound}" for animal, sound in SOUNDS.items()]
@@ -118,11 +119,11 @@ def test_questions_together_are_questions_alone(place: Path, name: str, monkeypa
         Question(f"{examples}{animal} says", tuple(SAID[: 2 + n % 3])) for n, animal in enumerate([*SOUNDS, "cat"])
     ]
     asked.append(Question("", ("cat", "dog says", "x")))
-    alone = [next(choose(run, [question])) for question in asked]
+    alone = [next(choose(run.subject, [question])) for question in asked]
     for most, group in ((choices.MAX_PROBABILITIES, 128), (50, 128), (1, 2)):
         monkeypatch.setattr(choices, "MAX_PROBABILITIES", most)
         monkeypatch.setattr(choices, "QUESTIONS", group)
-        for together, one in zip(choose(run, iter(asked)), alone, strict=True):
+        for together, one in zip(choose(run.subject, iter(asked)), alone, strict=True):
             assert [choice.text for choice in together] == [choice.text for choice in one]
             assert [choice.log_prob for choice in together] == pytest.approx([c.log_prob for c in one], abs=2e-5)
 
@@ -138,7 +139,7 @@ def test_examples_are_read_once(place: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(type(run.model), "prefill", counted)
     examples = "cat says meow\n" * 3
-    list(choose(run, [Question(f"{examples}{animal} says", tuple(SAID)) for animal in ("dog", "cow", "cat")]))
+    list(choose(run.subject, [Question(f"{examples}{animal} says", tuple(SAID)) for animal in ("dog", "cow", "cat")]))
     assert read == [(1, 1 + len(examples)), (3, len("dog says"))]
 
 
@@ -195,9 +196,9 @@ def test_questions_of_a_file(tmp_path: Path) -> None:
     ("line", "sentence"),
     [
         ("{", "is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); expected one "
-         "object a line; repair it"),
+         "object per line; correct it"),
         ('{"text": "a"}', 'has no prompt; expected {"prompt": "…", "choices": ["…", "…"], "answer": 0}'),
-        ('{"prompt": "a"}', "has no list of choices; give them there, or for all lines with --choices"),
+        ('{"prompt": "a"}', "has no list of choices; add it, or give the choices of all lines with --choices"),
     ],
 )  # fmt: skip
 def test_lines_that_are_no_questions(line: str, sentence: str, tmp_path: Path) -> None:
@@ -215,16 +216,16 @@ def test_answers_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(DataError) as caught:
             list(read_questions(path))
         assert str(caught.value) == (
-            f"{path}: line 1: the answer is {shown}; expected the number of a choice, 0 to 1, or its text"
+            f"{path}: line 1: the answer is {shown}; expected the index of a choice, 0 to 1, or its text"
         )
 
 
 def test_refusals(place: Path) -> None:
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(MissingVerbError) as caught:
         cr.load(place / "translator").choose("a", ["b"])
     assert str(caught.value) == (
-        f"{place / 'translator'} is a seq2seq-rnn, which does not continue a text; alternatives are scored by a "
-        "language model, such as lstm, transformer or ngram"
+        f"{place / 'translator'} (seq2seq-rnn) has no choose; this run has translate, score, distill, eval, info, "
+        "embed, neighbours"
     )
     run = cr.load(place / "lstm")
     with pytest.raises(DataError) as empty:

@@ -60,7 +60,7 @@ def test_what_is_no_list_of_models_has_its_sentence(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_contenders(text)
     assert str(caught.value) == (
-        f"--models got '{text}'; it takes names with commas between, such as lstm,gru:adaptive,ngram(order=3)"
+        f"--models is '{text}'; expected model names separated by commas, such as lstm,gru:adaptive,ngram(order=3)"
     )
 
 
@@ -68,7 +68,7 @@ def test_what_is_no_option_has_its_sentence() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_contenders("lstm,ngram(order=3, additive)")
     assert str(caught.value) == (
-        "'ngram(order=3, additive)' has 'additive' in brackets; options are key=value, such as ngram(order=3)"
+        "'ngram(order=3, additive)' has 'additive' in parentheses; expected key=value, as in ngram(order=3)"
     )
 
 
@@ -126,7 +126,7 @@ def test_the_mixture_takes_the_best_of_each_kind_and_is_no_worse(place: Path, tm
     notes: list[str] = []
     again = run(place, [*COUNTED, *NETWORKS], tmp_path, mix=True, listener=TrainingListener(note=notes.append))
     assert {row.model: row.bits_per_byte for row in again} == pytest.approx(bits, nan_ok=True)
-    assert sum("is finished already" in note for note in notes) == 6
+    assert sum("is already finished" in note for note in notes) == 6
 
 
 def test_networks_that_are_trained_on_are_mixed_anew(place: Path, tmp_path: Path) -> None:

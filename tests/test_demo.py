@@ -57,7 +57,7 @@ def test_it_trains_measures_and_writes(tmp_path: Path, monkeypatch: pytest.Monke
     again, same = demo.run_demo(tmp_path, 0.5, TrainingListener(note=notes.append))
     assert same == sample
     assert [row.bits_per_byte for row in again] == [row.bits_per_byte for row in rows]
-    assert sum("is finished already" in note for note in notes) == 3
+    assert sum("is already finished" in note for note in notes) == 3
 
 
 def test_two_translators_are_trained_and_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

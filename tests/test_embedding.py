@@ -27,7 +27,7 @@ from chainrule.evaluation.vectors import unit_vectors
 from chainrule.inference import embed as embedding
 from chainrule.inference.embed import WordTable, embed_lines, embed_tokens, embed_words, pool, save_npy, table_of
 from chainrule.interop.word2vec import import_vectors
-from chainrule.types import Encoder, Source
+from chainrule.types import Source
 
 WORDS = ["the", "cat", "sat", "on", "mat", "Cat"]
 
@@ -60,16 +60,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# encode
+# One vector per token
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINED if name != "elmo"])
 def test_the_vector_of_a_token_is_what_the_next_is_told_from(name: str) -> None:
-    """`encode` against stepping, on texts longer than the window."""
+    """`encode_text` against stepping, on texts longer than the window."""
     model = small_model(name)
     tokens_BS = some_tokens(3, 17)
-    assert isinstance(model, Encoder)
-    hidden_BSD = model.encode(Source(tokens_BS, torch.ones_like(tokens_BS, dtype=torch.bool)))
+    assert model.text_encoder is not None
+    hidden_BSD = model.text_encoder.encode_text(Source(tokens_BS, torch.ones_like(tokens_BS, dtype=torch.bool)))
     told_BSV = model.output.log_probs(hidden_BSD.flatten(0, 1)).view(3, 17, -1)
     torch.testing.assert_close(told_BSV, rows_by_steps(model, tokens_BS)[:, 1:], atol=2e-5, rtol=1e-4)
 
@@ -78,9 +78,9 @@ def test_the_vector_of_a_token_is_what_the_next_is_told_from(name: str) -> None:
 def test_a_line_has_its_vectors_by_itself_and_among_others(place: Path, name: str) -> None:
     run = cr.load(place / name)
     lines = ["abab", "", "cd", "ababcdab", "efefe"] * 3
-    together = list(embed_tokens(run, lines))
+    together = list(embed_tokens(run.subject, lines))
     for line, tokens in zip(lines, together, strict=True):
-        (alone,) = embed_tokens(run, [line])
+        (alone,) = embed_tokens(run.subject, [line])
         assert tokens.pieces == alone.pieces
         np.testing.assert_allclose(tokens.vectors_SD, alone.vectors_SD, atol=2e-5)
         assert tokens.vectors_SD.shape == (len(tokens.pieces), 8)
@@ -88,15 +88,15 @@ def test_a_line_has_its_vectors_by_itself_and_among_others(place: Path, name: st
 
 def test_what_is_read_of_a_line(place: Path) -> None:
     """A language model reads the line after `eos`; what reads both sides has `eos` behind it."""
-    assert next(embed_tokens(cr.load(place / "lstm"), ["ab"])).pieces == ["a", "b"]
-    assert next(embed_tokens(cr.load(place / "lstm"), [""])).pieces == ["<eos>"]
-    assert next(embed_tokens(cr.load(place / "bert"), ["ab"])).pieces == ["a", "b", "<eos>"]
+    assert next(embed_tokens(cr.load(place / "lstm").subject, ["ab"])).pieces == ["a", "b"]
+    assert next(embed_tokens(cr.load(place / "lstm").subject, [""])).pieces == ["<eos>"]
+    assert next(embed_tokens(cr.load(place / "bert").subject, ["ab"])).pieces == ["a", "b", "<eos>"]
     run = cr.load(place / "lstm")
     tokens_1S = torch.tensor([run.tokenizer.encode("ab")])
     with torch.inference_mode():
         _, state = run.model.read(run.model.start(1), torch.tensor([[run.tokenizer.eos]]))
         hidden_1SD, _ = run.model.read(state, tokens_1S)
-    np.testing.assert_allclose(next(embed_tokens(run, ["ab"])).vectors_SD, hidden_1SD[0].numpy(), atol=1e-6)
+    np.testing.assert_allclose(next(embed_tokens(run.subject, ["ab"])).vectors_SD, hidden_1SD[0].numpy(), atol=1e-6)
 
 
 def test_lines_come_in_their_order_however_they_are_grouped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_lines_come_in_their_order_however_they_are_grouped(place: Path, monkeyp
     monkeypatch.setattr(embedding, "BATCH_TOKENS", 7)
     run = cr.load(place / "lstm")
     lines = ["a" * length for length in (1, 5, 2, 7, 3, 3, 6)]
-    assert [len(tokens.pieces) for tokens in embed_tokens(run, iter(lines))] == [1, 5, 2, 7, 3, 3, 6]
+    assert [len(tokens.pieces) for tokens in embed_tokens(run.subject, iter(lines))] == [1, 5, 2, 7, 3, 3, 6]
 
 
 def test_lines_are_taken_as_they_are_needed(place: Path) -> None:
@@ -115,7 +115,7 @@ def test_lines_are_taken_as_they_are_needed(place: Path) -> None:
             taken.append(number)
             yield "ab"
 
-    next(embed_lines(cr.load(place / "lstm"), lines()))
+    next(embed_lines(cr.load(place / "lstm").subject, lines()))
     assert len(taken) == embedding.LINES
 
 
@@ -129,7 +129,7 @@ def test_pooling_by_hand(place: Path) -> None:
         assert pool(vectors_SD, pooling).tolist() == pooled
         assert pool(vectors_SD[:0], pooling).tolist() == [0, 0]
     run = cr.load(place / "bert")
-    states_SD = next(embed_tokens(run, ["abcd"])).vectors_SD
+    states_SD = next(embed_tokens(run.subject, ["abcd"])).vectors_SD
     for pooling in expected:
         np.testing.assert_allclose(run.embed(["abcd"], pooling=pooling)[0], pool(states_SD, pooling), atol=1e-6)
         scaled_D = run.embed(["abcd"], pooling=pooling, normalise=True)[0]
@@ -149,13 +149,13 @@ def test_other_layers(place: Path) -> None:
         run.embed(["abcd"], layer=3)
     assert (
         str(caught.value)
-        == "layer is 3, but there are layers 0 (the embedding) to 2; from the end they are -1, -2 and so on"
+        == "layer is 3, but the layers are 0 (the embedding) to 2; negative numbers count from the end"
     )
 
 
 def test_a_line_longer_than_the_window_is_cut_and_told(place: Path) -> None:
     run = cr.load(place / "bert")
-    sentence = "^line 2 has 20 tokens, but the model reads 11: the rest of it is left out of its vector$"
+    sentence = "^line 2 has 20 tokens, but the model reads 11: its vector ignores the rest$"
     with pytest.warns(UserWarning, match=sentence):
         cut_D = run.embed(["ab", "ab" * 10])[1]
     np.testing.assert_allclose(cut_D, run.embed([("ab" * 10)[:11]])[0], atol=1e-6)
@@ -166,21 +166,20 @@ def test_refusals(place: Path) -> None:
         with pytest.raises(RunError) as caught:
             cr.load(place / name).embed(["ab"])
         assert str(caught.value) == (
-            f"{place / name} is a {name}, which gives no vectors of the tokens of a line; take a neural language "
-            "model, bert, word2vec, seq2seq-transformer or t5"
+            f"{place / name} ({name}) gives no vector per token; use a neural language model, bert, word2vec, "
+            "seq2seq-transformer or t5"
         )
     with pytest.raises(RunError) as no_words:
         cr.load(place / "ngram").neighbours("a")
     assert str(no_words.value) == (
-        f"{place / 'ngram'} is a ngram, which has no vectors of words; take a run of word2vec, or of a model with an "
-        "embedding"
+        f"{place / 'ngram'} (ngram) has no word vectors; use a run of word2vec, or of a model with an embedding"
     )
     for name in ("lstm", "words"):
         with pytest.raises(ConfigError) as no_layers:
             cr.load(place / name).embed(["ab"], layer=1)
         kind = "lstm" if name == "lstm" else "word2vec"
         assert str(no_layers.value) == (
-            f"{place / name} is a {kind}, whose layers cannot be told apart; leave the layer out"
+            f"the layers of {place / name} ({kind}) cannot be read separately; leave the layer out"
         )
     with pytest.raises(ConfigError, match=r"^pooling is 'sum'; expected one of mean, max, first, last$"):
         cr.load(place / "lstm").embed(["ab"], pooling="sum")  # type: ignore[arg-type]
@@ -192,7 +191,7 @@ def test_refusals(place: Path) -> None:
 def test_the_table_of_a_model_is_its_embedding(place: Path) -> None:
     for name in ("lstm", "bert", "seq2seq-transformer"):
         run = cr.load(place / name)
-        table = table_of(run)
+        table = table_of(run.subject)
         weight_VD = run.model.encoder.word_table.weight if name == "bert" else run.model.embedding.weight
         assert "<eos>" not in table.words
         for word in table.words:
@@ -201,10 +200,10 @@ def test_the_table_of_a_model_is_its_embedding(place: Path) -> None:
 
 def test_words_and_sentences_of_word_vectors(place: Path) -> None:
     run, vectors_VD = cr.load(place / "words"), some_vectors()
-    found = np.stack(list(embed_words(run, ["mat", "the"])))
+    found = np.stack(list(embed_words(run.subject, ["mat", "the"])))
     np.testing.assert_array_equal(found, vectors_VD[[4, 0]])
     np.testing.assert_allclose(run.embed(["the dog sat", "dog"]), [vectors_VD[[0, 2]].mean(0), np.zeros(5)], atol=1e-6)
-    assert next(embed_tokens(run, ["the dog sat"])).pieces == ["the", "sat"]
+    assert next(embed_tokens(run.subject, ["the dog sat"])).pieces == ["the", "sat"]
     assert np.linalg.norm(run.embed(["the dog sat"], normalise=True)) == pytest.approx(1)
 
 
@@ -243,8 +242,8 @@ def test_unknown_words(place: Path) -> None:
     assert str(caught.value) == "the run has no vector of the word 'catt'; did you mean 'cat'?"
     with pytest.raises(DataError) as far:
         run.analogy("the", "cat", "xyz")
-    assert str(far.value) == "the run has no vector of the word 'xyz'; it knows 6 others."
-    with pytest.raises(ConfigError, match=r"^top is 0, but at least 1 neighbour must be asked for$"):
+    assert str(far.value) == "the run has no vector of the word 'xyz'; it has vectors of 6 other words."
+    with pytest.raises(ConfigError, match=r"^top is 0, but at least 1 is needed$"):
         run.neighbours("cat", 0)
     assert len(run.neighbours("cat", 99)) == 5
 
@@ -302,4 +301,4 @@ def test_sentences_of_minilm_are_those_of_transformers(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours_BD, torch.nn.functional.normalize(mean_BD).numpy(), atol=1e-5)
     alike, other = ours_BD[0] @ run.embed(["Someone eats a meal."], normalise=True)[0], ours_BD[0] @ ours_BD[3]
     assert alike > 0.4 > other
-    assert next(embed_tokens(run, ["A man"])).pieces == ["[CLS]", "a", "man", "[SEP]"]
+    assert next(embed_tokens(run.subject, ["A man"])).pieces == ["[CLS]", "a", "man", "[SEP]"]

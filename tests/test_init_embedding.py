@@ -17,7 +17,7 @@ from chainrule.errors import ConfigError
 from chainrule.inference.embed import WordTable
 from chainrule.text.tokenizers.word import WordTokenizer
 from chainrule.training.fitting.fitting import TrainingListener
-from chainrule.training.init.embedding import matches, read_table, start_from, width_of, with_width
+from chainrule.training.init.embedding import match_tokens, read_table, start_from, width_of, with_width
 
 WORDS = ["the", "Cat", "sat", "cat", "mouse"]
 TOKENIZER = WordTokenizer(
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_words_are_found_as_they_are_written_before_they_are_found_in_another_case() -> None:
-    found = matches(TOKENIZER, WordTable(WORDS, vectors()))
+    found = match_tokens(TOKENIZER, WordTable(WORDS, vectors()))
     assert {TOKENIZER.piece(token): WORDS[place] for token, place in found.items()} == {
         "the": "the",
         "cat": "cat",
@@ -47,7 +47,7 @@ def test_words_are_found_as_they_are_written_before_they_are_found_in_another_ca
         "▁mouse": "mouse",
     }
     table = WordTable(["<eos>", "<unk>", "Dog", "dog", "DOG"], np.eye(5, dtype=np.float32))
-    assert matches(WordTokenizer(["dOg"]), table) == {
+    assert match_tokens(WordTokenizer(["dOg"]), table) == {
         2: 2
     }  # of other cases the first; what is no text is not looked up
 
@@ -125,28 +125,28 @@ def test_what_does_not_fit_is_told(file: Path, tmp_path: Path) -> None:
         return str(caught.value)
 
     assert sentence(start_from, small_model("lstm", embedding=6), str(file), TOKENIZER) == (
-        f"the vectors of {file} have 8 numbers each, but the model's have 6; leave the model's width out, or set it to "
-        "8"
+        f"the vectors of {file} have width 8, but those of the model have width 6; leave the model's width out, or set "
+        "it to 8"
     )
     assert sentence(start_from, small_model("lstm"), str(file), WordTokenizer(list("abcdefghijk"))) == (
-        f"none of the 13 tokens of the model is among the words of {file}; use the tokeniser that the vectors were "
-        "made with, such as --tokenizer word"
+        f"none of the 13 tokens of the model is a word of {file}; use the tokeniser with which the vectors were "
+        "trained, for example --tokenizer word"
     )
     assert sentence(start_from, small_model("ngram"), str(file), TOKENIZER) == (
-        "Ngram has no embedding that vectors could be the start of; leave init_embedding out"
+        "Ngram has no embedding to initialise; leave init_embedding out"
     )
     counted = RunConfig.model_validate({"model": {"name": "ngram"}, "init_embedding": str(file)})
     assert sentence(with_width, counted) == (
-        "ngram has no embedding that vectors could be the start of; leave init_embedding out"
+        "ngram has no embedding to initialise; leave init_embedding out"
     )
     assert sentence(read_table, str(tmp_path / "none.txt")) == (
-        f"init_embedding is {tmp_path / 'none.txt'}, where there is nothing; give a run, or a file of vectors (.txt or "
+        f"init_embedding is {tmp_path / 'none.txt'}, which does not exist; give a run, or a file of vectors (.txt or "
         ".bin)"
     )
     (tmp_path / "text.txt").write_text("no vectors here\n")
     assert sentence(width_of, str(tmp_path / "text.txt")) == (
-        f"{tmp_path / 'text.txt'} does not begin with the number of its vectors and their width, as word2vec files do; "
-        "give such a file, or a run"
+        f"{tmp_path / 'text.txt'} does not begin with the number and the width of its vectors, as a word2vec file does; "
+        "give a word2vec file, or a run"
     )
 
 

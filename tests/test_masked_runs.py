@@ -38,7 +38,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def fitted(text: Path, out: Path, steps: int, listener: Listener | None = None, **options: Any) -> MaskedRun:
+def fitted(text: Path, out: Path, steps: int, listener: TrainingListener | None = None, **options: Any) -> MaskedRun:
     settings = {"training": {**TRAINING, **options.pop("training", {})}, "objective": options.pop("objective", {})}
     model = {**SHAPE, **options.pop("model", {})}
     given = {"tokenizer": "char", **options}

@@ -17,8 +17,9 @@ from chainrule.checkpoint.build import save_model
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
 from chainrule.evaluation.perplexity import evaluate_tokens
-from chainrule.experiments import mix as mixing
-from chainrule.experiments.mix import gather, mix
+from chainrule.experiments import mix_weights
+from chainrule.experiments.mix import _vocabulary, mix
+from chainrule.experiments.mix_weights import score_components
 from chainrule.models.mixture import Mixture
 from chainrule.registry import MODELS
 
@@ -88,7 +89,7 @@ def test_a_mixture_is_no_worse_than_any_part_on_the_text_it_was_fitted_on(
 def test_the_text_is_as_likely_as_the_fit_said(place: Path, lstm: Path, average: Path) -> None:
     """Gathered answers, weighed by hand, against the model that the folder gives back."""
     run = mix([lstm, average], valid=place / "valid.txt", out=place / "by-hand", caches=["unigram"])
-    experts = gather(run.model, run.open(place / "valid.txt").tokens)
+    experts = score_components(run.model, run.open(place / "valid.txt").tokens)
     weights = np.array(list(run.result["weights"].values()))
     by_hand = -np.mean(np.log(weights @ np.exp(experts.log_probs_KN.astype(np.float64))))
     assert nats(run, place / "valid.txt") == pytest.approx(by_hand, abs=1e-5)
@@ -101,9 +102,9 @@ def test_gathering_takes_each_token_once(
     monkeypatch.setattr("chainrule.evaluation.tracks.TOKENS_PER_TRACK", 100)  # rows of unequal length
     static = Mixture.Config(parts=2)
     tokens = mixed.open(place / "valid.txt").tokens
-    model = Mixture(static, mixing._vocabulary(mixed), list(mixed.model.parts))
+    model = Mixture(static, _vocabulary(mixed), list(mixed.model.parts))
     told: list[tuple[int, int]] = []
-    experts = gather(model, tokens, lambda *done: told.append(done))
+    experts = score_components(model, tokens, lambda *done: told.append(done))
     assert experts.log_probs_KN.shape == (2, len(tokens))
     assert told[-1] == (len(tokens), len(tokens))
     for row, run in zip(experts.log_probs_KN, (lstm, average), strict=True):
@@ -178,7 +179,7 @@ def test_a_mixture_can_be_mixed(mixed: cr.Run, lstm: Path, place: Path, tmp_path
 
 def test_the_best_options_are_chosen_and_told(place: Path, lstm: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Every choice there is, mixed by itself: none does better than the one that was chosen."""
-    monkeypatch.setattr(mixing, "DECAYS", (0.5, 0.9, 0.99))
+    monkeypatch.setattr(mix_weights, "DECAYS", (0.5, 0.9, 0.99))
     told: list[str] = []
     run = mix([lstm], valid=place / "valid.txt", out=tmp_path / "tuned", caches=["unigram"], note=told.append)
     chosen = run.model.config.caches[0].decay
@@ -214,7 +215,7 @@ def test_what_is_set_is_taken(place: Path, lstm: Path, average: Path, tmp_path: 
 
 
 def test_a_long_text_is_cut_and_it_is_said(place: Path, lstm: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(mixing, "MAX_TOKENS_TO_FIT", 100)
+    monkeypatch.setattr(mix_weights, "MAX_TOKENS_TO_FIT", 100)
     told: list[str] = []
     settings = {"cache": {"decay": 0.9}}
     run = mix(
@@ -239,7 +240,7 @@ def test_the_same_again_is_found_done(mixed: cr.Run, lstm: Path, average: Path, 
         buckets=True,
         note=told.append,
     )
-    assert told == [f"{place / 'mixed'} is finished already; choose another --out to mix anew"]
+    assert told == [f"{place / 'mixed'} is already finished; choose another --out to mix again"]
     assert (place / "mixed" / "model.safetensors").stat().st_mtime_ns == before
 
 
@@ -248,7 +249,7 @@ def test_what_exists_is_not_lost(mixed: cr.Run, lstm: Path, average: Path, place
     before = (place / out).stat().st_mtime_ns
     with pytest.raises(ConfigError) as caught:
         mix([lstm, average], valid=place / "valid.txt", out=place / out)
-    assert str(caught.value) == f"{place / out} exists already and was not made by this command; choose another --out"
+    assert str(caught.value) == f"{place / out} already exists and was not made by this command; choose another --out"
     assert (place / out).stat().st_mtime_ns == before
 
 
@@ -263,7 +264,8 @@ def sentence(*runs: Path, valid: Path, out: Path, kind: type[ChainruleError] = C
 def test_mistakes_have_their_sentences(place: Path, lstm: Path, tmp_path: Path) -> None:
     common = {"valid": place / "valid.txt", "out": tmp_path / "out"}
     alone = (
-        "mixing needs two models or a cache, but got {} run(s) and no cache; name another run, or add --cache unigram"
+        "mixing needs two runs, or one run and a cache, but got {} run(s) and no cache; name another run, or add "
+        "--cache unigram"
     )
     assert sentence(lstm, **common) == alone.format(1)
     assert sentence(**common) == alone.format(0)
@@ -271,7 +273,7 @@ def test_mistakes_have_their_sentences(place: Path, lstm: Path, tmp_path: Path) 
         "unknown cache 'unigrm': did you mean 'unigram'? Known: continuous, unigram"
     )
     assert sentence(lstm, **common, caches=["unigram"], settings={"cache": {"theta": 1}}) == (
-        "cache.theta is set, but there is no continuous cache; add --cache continuous"
+        "cache.theta has no effect without a continuous cache; add --cache continuous"
     )
     assert sentence(lstm, **common, caches=["unigram"], settings={"cache": {"decay": 2}}) == (
         "cache.decay = 2: input should be less than or equal to 1"
@@ -297,7 +299,7 @@ def test_only_finished_language_models_are_mixed(place: Path, lstm: Path, tmp_pa
     (unfinished / "result.json").unlink()
     common = {"valid": place / "valid.txt", "out": tmp_path / "out", "kind": RunError}
     assert sentence(lstm, unfinished, **common) == (
-        f"{unfinished} was stopped before it was finished; run the same train command again, then mix"
+        f"{unfinished} was stopped before it was finished; rerun its train command, then mix"
     )
     monkeypatch.setitem(MODELS.get("lstm").about, "task", "classifier")
     assert sentence(lstm, lstm, **common) == (
@@ -312,7 +314,7 @@ def test_an_n_gram_model_mixes_with_a_network(place: Path, lstm: Path, tmp_path:
     assert nats(run, place / "valid.txt") <= best + 1e-4
     assert run.parameters == sum(cr.load(part).parameters for part in (counted, lstm))
     tokens = run.open(place / "valid.txt").tokens
-    depths_N = gather(run.model, tokens).buckets_N
+    depths_N = score_components(run.model, tokens).buckets_N
     assert set(depths_N.tolist()) <= set(range(5))  # words of context that a model of order 5 can find
     assert len(set(depths_N.tolist())) > 2
 
@@ -321,15 +323,15 @@ def test_scores_that_are_no_probabilities_are_not_mixed(place: Path, lstm: Path,
     scores = tmp_path / "scores"
     cr.train(place / "text.txt", model="ngram", tokenizer="char", out=scores, smoothing="stupid-backoff")
     assert sentence(lstm, scores, valid=place / "valid.txt", out=tmp_path / "out", kind=RunError) == (
-        f"{scores} gives scores, which are no probabilities, so it cannot be mixed; leave it out"
+        f"{scores} gives scores, which are not probabilities, so it cannot be mixed; leave it out"
     )
 
 
 def test_a_continuous_cache_wants_a_network(mixed: cr.Run, place: Path, tmp_path: Path) -> None:
     options = {"valid": place / "valid.txt", "out": tmp_path / "out", "caches": ["continuous"]}
     assert sentence(mixed.folder.path, **options) == (
-        "a continuous cache compares the features of a network, but none of these runs is one; add a neural model, "
-        "or use --cache unigram"
+        "a continuous cache compares the features of a network, but none of these runs has features; add a neural "
+        "model, or use --cache unigram"
     )
 
 

@@ -122,7 +122,7 @@ def test_the_same_command_again_finds_it_done(words: cr.Run, place: Path) -> Non
     )
 
 
-def note(notes: list[str]) -> Listener:
+def note(notes: list[str]) -> TrainingListener:
     return TrainingListener(note=notes.append)
 
 
@@ -447,7 +447,7 @@ def test_scores_have_no_perplexity(scores: cr.Run, place: Path) -> None:
 def test_scores_cannot_compress_or_be_mixed(scores: cr.Run, words: cr.Run, place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert told(lambda: scores.compress(place / "test.txt", out), ConfigError) == (
-        "this model gives scores, which are no probabilities, so it cannot compress; use another model"
+        "this model gives scores, which are not probabilities, so it cannot compress; use another model"
     )
     options: dict[str, Any] = {"valid": place / "valid.txt", "out": out, "caches": ["unigram"]}
     assert told(lambda: mix([scores], **options), RunError) == (

@@ -13,7 +13,7 @@ from chainrule.config import merge, parse, parse_settings, read_toml
 from chainrule.experiments.speed_quality import measure_tradeoffs, read_recipe
 from chainrule.registry import MODELS
 from chainrule.runs.translator import TranslatorRun
-from chainrule.tasks.language_model import reads_pairs
+from chainrule.tasks.task import task_of
 from chainrule.text.samples.phrases import write_phrase_pairs
 from chainrule.training.request import make_config
 
@@ -65,7 +65,7 @@ def test_a_recipe_sets_a_budget(path):
 
 
 MIXTURES = [path for path in RECIPES if "parts" in read_toml(path)["model"]]
-TRANSLATORS = [path for path in RECIPES if path not in MIXTURES and reads_pairs(make_config(path, {}, {}))]
+TRANSLATORS = [path for path in RECIPES if path not in MIXTURES and task_of(make_config(path, {}, {})).name == "translation"]
 FEW = ["training.steps=3", "training.threads=1", "training.validations=1"]
 
 

@@ -10,7 +10,14 @@ import pytest
 
 import chainrule as cr
 from chainrule.errors import ConfigError
-from chainrule.experiments.speed_quality import Entry, Point, Quality, Way, measure_tradeoffs, read_recipe
+from chainrule.experiments.speed_quality import (
+    DecodingMode,
+    Point,
+    Quality,
+    RecipeContender,
+    measure_tradeoffs,
+    read_recipe,
+)
 from chainrule.report import speed_quality as tradeoff
 from chainrule.report.plot import HEIGHT, LEFT, RIGHT, WIDTH, Dot, scatter
 from chainrule.text.samples.phrases import write_phrase_pairs
@@ -62,7 +69,9 @@ def test_contenders_are_trained_once_and_measured_in_all_their_ways(files, recip
     assert [line.split("\t")[0] for line in lines] == sources
     assert cr.load(tmp_path / "out" / "student").config.data.train == (str(tmp_path / "out" / "by-teacher.tsv"),)
     monkeypatch.setattr("chainrule.experiments.speed_quality._measure", None)  # nothing is measured again …
-    again = measure_tradeoffs(*files["train"], only=["teacher"], **options)  # … or trained, and one can be had by itself
+    again = measure_tradeoffs(
+        *files["train"], only=["teacher"], **options
+    )  # … or trained, and one can be had by itself
     assert [point.quality for point in again] == [point.quality for point in points[:2]]
 
 
@@ -85,18 +94,21 @@ def test_a_recipe_says_what_is_wrong_with_it(tmp_path) -> None:
         return str(caught.value).replace(str(path), "r.toml")
 
     one = '[[contenders]]\nname = "a"\nmodel = { name = "fat" }\n'
-    assert error(one + 'teacher = "b"\n') == "r.toml: 'a' needs 'b', which is no contender; add it"
+    assert error(one + 'teacher = "b"\n') == "r.toml: 'a' needs 'b', which is not a contender; add it"
     late = one + 'teacher = "b"\n' + one.replace('"a"', '"b"')
-    assert error(late) == "r.toml: 'b' teaches 'a'; put it before"
-    assert error(one + one) == "r.toml: two contenders have one name; give each its own"
+    assert error(late) == "r.toml: 'b' teaches 'a'; list the teacher first"
+    assert error(one + one) == "r.toml: two contenders have the same name; give each its own"
     assert "contenders.0.way" in error(one + "way = 3\n")
 
 
 def test_a_way_tells_what_is_special_about_it() -> None:
-    assert Way().told == ""
-    assert Way(set={"gamma": 0.25}, mode="nar", lengths=3, refine=2).told == "gamma 0.25, nar, 3 lengths, 2 refinements"
-    assert Way(draft="ngram").told == "draft by ngram"
-    assert Entry(name="fat 4+1, wide", model={}).folder == "fat-4+1-wide"
+    assert DecodingMode().description == ""
+    assert (
+        DecodingMode(set={"gamma": 0.25}, mode="nar", lengths=3, refine=2).description
+        == "gamma 0.25, nar, 3 lengths, 2 refinements"
+    )
+    assert DecodingMode(draft="ngram").description == "draft by ngram"
+    assert RecipeContender(name="fat 4+1, wide", model={}).folder == "fat-4+1-wide"
 
 
 def points_of(*figures: tuple[str, str, float, float, float]) -> list[Point]:

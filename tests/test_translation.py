@@ -193,12 +193,12 @@ def test_a_translation_has_no_more_tokens_than_asked_for(run: TranslatorRun) -> 
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ("max_new_tokens", "max_new_tokens is 0, but at least 1 token must be asked for."),
-        ("batch_size", "batch_size is 0, but at least 1 line must be translated at a time."),
-        ("num_beams", "the beam has 0 places, but at least 1 is needed."),
+        ("max_new_tokens", "max_new_tokens is 0; expected at least 1"),
+        ("batch_size", "batch_size is 0; expected at least 1"),
+        ("num_beams", "num_beams is 0; expected at least 1"),
         (
             "num_return_sequences",
-            "num_return_sequences is 0, but a beam of 5 can give 1 to 5; widen the beam for more.",
+            "num_return_sequences is 0; expected 1 to 5, the width of the beam: widen the beam for more",
         ),
     ],
 )
@@ -469,13 +469,19 @@ def test_a_run_that_is_no_translator_says_so(language_model: cr.Run) -> None:
     )
 
 
-@pytest.mark.parametrize("verb", ["generate", "stream", "score", "score_text", "compress", "open"])
+@pytest.mark.parametrize("verb", ["generate", "stream", "score_text", "compress", "open"])
 def test_a_translator_does_not_continue_texts(verb: str, run: TranslatorRun) -> None:
     with pytest.raises(MissingVerbError) as error:
         getattr(run, verb)
+    usable = f"{verb} works with {', '.join(LANGUAGE_MODELS)}; " if verb in ("generate", "compress") else ""
     verbs = "translate, score, distill, eval, info, embed, neighbours"
-    usable = f"generate works with {', '.join(LANGUAGE_MODELS)}; " if verb == "generate" else ""
     assert str(error.value) == f"{run.name} has no {verb}; {usable}this run has {verbs}"
+
+
+def test_a_verb_that_has_another_name_in_python_is_not_denied(run: TranslatorRun) -> None:
+    with pytest.raises(MissingVerbError) as error:
+        _ = run.score  # score_pairs
+    assert str(error.value) == f"{run.name} has no method score; help(TranslatorRun) lists the methods of its verbs"
 
 
 def test_a_language_model_reads_no_pairs(place: Path, language_model: cr.Run, tmp_path: Path) -> None:

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chainrule.training.sweeping import Fitting, word2vec_tokenizer
 
 import chainrule as cr
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, TokenizerConfig
 from chainrule.errors import ChainruleError, ConfigError, DataError
 from chainrule.runs.vectors import VectorRun
-from chainrule.tasks.text_corpus import open_text_corpus
+from chainrule.tasks.task import model_task
+from chainrule.tasks.text_corpus import TextCorpus, open_text_corpus
 from chainrule.training.fit import fit
-from chainrule.training.fitting.fitting import TrainingListener
+from chainrule.training.fitting.fitting import TrainingListener, fitting_of
+from chainrule.training.fitting.sweeps import Word2VecTraining
 
 SMALL = {"vector_size": 8, "window": 2, "sample": 0.0, "workers": 1, "alpha": 0.05}
 COUPLES = [("salt", "pepper"), ("king", "queen"), ("cup", "saucer"), ("sun", "moon")]
@@ -54,6 +55,12 @@ def config(text: Path, **options: Any) -> RunConfig:
     return RunConfig.model_validate({"data": {"train": [str(text)]}, "model": model, "training": training})
 
 
+def tokenizer_options(config: RunConfig) -> TokenizerConfig:
+    """The options of the tokeniser after they were completed for word2vec."""
+    prepared = fitting_of("word2vec").prepare(config, model_task("word2vec"), RunFolder("none"), lambda text: None)
+    return prepared.tokenizer
+
+
 # Training
 
 
@@ -65,7 +72,7 @@ def test_words_that_go_together_are_near(run: VectorRun) -> None:
         assert nearest == other
     assert not run.has("hapax")
     assert told(DataError, run.vector, "hapax") == (
-        f"'hapax' has no vector in {run.folder.path}; it came fewer than 5 times in the text, or never"
+        f"'hapax' has no vector in {run.folder.path}; it occurs less than 5 times in the text"
     )
 
 
@@ -110,7 +117,7 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_been(
 
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("chainrule.training.fit._stop_signals", lambda: nullcontext(stopping))
+        patch.setattr("chainrule.training.fitting.sweeps.stop_signals", lambda: nullcontext(stopping))
         assert not fit(config(text, sg=1), out).finished
     begun = cr.load(out)
     assert begun.model.standing["step"] == 7
@@ -134,16 +141,16 @@ def test_a_larger_budget_goes_on(text: Path, tmp_path: Path) -> None:
 
 def test_the_rate_is_a_line(text: Path, tmp_path: Path) -> None:
     wanted = config(text, sg=1, training={"epochs": 2})
-    wanted = wanted.model_copy(update={"tokenizer": word2vec_tokenizer(wanted)})
-    fitting = Fitting(
+    wanted = wanted.model_copy(update={"tokenizer": tokenizer_options(wanted)})
+    training = Word2VecTraining(
         wanted,
-        open_text_corpus(wanted, RunFolder(tmp_path / "run"), TrainingListener()),
+        open_text_corpus(TextCorpus, wanted, RunFolder(tmp_path / "run"), TrainingListener()),
         RunFolder(tmp_path / "run"),
         lambda update: None,
         lambda: False,
     )
-    rates = [fitting._rate(step) for step in range(fitting.end + 1)]
-    np.testing.assert_allclose(rates, np.linspace(0.05, 1e-4, 2 * fitting.sweeper.chunks + 1))
+    rates = [training._rate(step) for step in range(training.end + 1)]
+    np.testing.assert_allclose(rates, np.linspace(0.05, 1e-4, 2 * training.sweeper.chunks + 1))
 
 
 def test_minutes_end_it_early(text: Path, tmp_path: Path) -> None:
@@ -171,24 +178,24 @@ def test_other_tokens_are_words_too(text: Path, tmp_path: Path, kind: str) -> No
 
 
 def test_the_tokeniser_is_of_words_that_are_not_rare(text: Path) -> None:
-    assert word2vec_tokenizer(config(text, min_count=3)) == TokenizerConfig(kind="word", min_count=3)
+    assert tokenizer_options(config(text, min_count=3)) == TokenizerConfig(kind="word", min_count=3)
     jieba = config(text).model_copy(update={"tokenizer": TokenizerConfig(kind="jieba")})
-    assert word2vec_tokenizer(jieba).min_count == 5
+    assert tokenizer_options(jieba).min_count == 5
     pieces = config(text).model_copy(update={"tokenizer": TokenizerConfig(kind="bpe", vocab_size=99)})
-    assert word2vec_tokenizer(pieces) == pieces.tokenizer
+    assert tokenizer_options(pieces) == pieces.tokenizer
 
 
 def test_what_does_not_fit_is_told(text: Path, tmp_path: Path) -> None:
     other = config(text).model_copy(update={"tokenizer": TokenizerConfig(min_count=2)})
-    assert told(ConfigError, word2vec_tokenizer, other) == (
-        "tokenizer.min_count is 2 and model.min_count is 5; they are the same thing, so set model.min_count alone"
+    assert told(ConfigError, tokenizer_options, other) == (
+        "tokenizer.min_count is 2 and model.min_count is 5, but they are one setting; set model.min_count only"
     )
     pieces = config(text, min_count=3).model_copy(update={"tokenizer": TokenizerConfig(kind="bpe")})
-    assert told(ConfigError, word2vec_tokenizer, pieces) == (
-        "model.min_count is 3, but the tokeniser bpe leaves nothing out; leave it out, or use --tokenizer word"
+    assert told(ConfigError, tokenizer_options, pieces) == (
+        "model.min_count is 3, but the tokeniser bpe keeps rare tokens; leave it out, or use --tokenizer word"
     )
     assert told(ConfigError, fit, config(text, training={"steps": 5}), tmp_path / "run") == (
-        "training.steps counts the steps of an optimiser, and word2vec has none; give --epochs or --minutes"
+        "training.steps counts optimiser steps, and word2vec has none; give --epochs or --minutes"
     )
     assert not (tmp_path / "run").exists()
 
@@ -198,16 +205,14 @@ def test_too_few_words_are_told(tmp_path: Path, content: str, words: int) -> Non
     path = tmp_path / "text.txt"
     path.write_text(content)
     assert told(DataError, cr.train, path, model="word2vec", out=tmp_path / "run", **SMALL) == (
-        f"only {words} word(s) of the text come 5 times or more; word2vec learns from words that stand together, give "
-        "it more text or a lower model.min_count"
+        f"only {words} word(s) of the text occur at least 5 times; word2vec learns from words that occur together, give "
+        "more text or a lower model.min_count"
     )
 
 
-def test_what_vectors_do_not_do_is_told(run: VectorRun, text: Path) -> None:
-    sentence = (
-        f"{run.folder.path} has vectors of words and gives no probabilities of text; use chainrule embed, chainrule "
-        "neighbours, or chainrule eval with --similarity or --analogies"
-    )
-    calls = (run.generate, run.stream, run.score, run.evaluate, run.evaluate_held_out, run.compress, run.decompress)
-    for call in calls:
-        assert told(ConfigError, call, text) == sentence
+@pytest.mark.parametrize("verb", ["generate", "stream", "score", "evaluate", "evaluate_held_out", "compress"])
+def test_vectors_give_no_probabilities_of_text(run: VectorRun, verb: str) -> None:
+    message = told(ConfigError, getattr, run, verb)
+    assert message.startswith(f"{run.folder.path} (word2vec) has no {verb}; ")
+    assert message.endswith("; this run has eval, info, embed, neighbours")
+    assert ("ngram" in message) == (verb in ("generate", "score", "compress"))  # the models that have it

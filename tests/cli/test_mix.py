@@ -80,7 +80,7 @@ def test_two_runs_become_one(place: Path, chainrule: Callable[..., Result]) -> N
 
     again = chainrule(*command, "--buckets")
     assert again.code == 0
-    assert again.err.startswith(f"{place / 'mixed'} is finished already; choose another --out to mix anew\n")
+    assert again.err.startswith(f"{place / 'mixed'} is already finished; choose another --out to mix again\n")
     shown = dict(line.split("  ", 1) for line in again.out.splitlines())
     assert float(shown["weight of 0:lstm".ljust(16)].strip()) == pytest.approx(result["weights"]["0:lstm"], abs=1e-4)
 
@@ -88,7 +88,7 @@ def test_two_runs_become_one(place: Path, chainrule: Callable[..., Result]) -> N
     assert (other.code, other.out) == (2, "")
     assert (
         other.err
-        == f"chainrule: {place / 'mixed'} exists already and was not made by this command; choose another --out\n"
+        == f"chainrule: {place / 'mixed'} already exists and was not made by this command; choose another --out\n"
     )
 
 
@@ -96,7 +96,7 @@ def test_one_run_alone_is_an_error(place: Path, chainrule: Callable[..., Result]
     done = chainrule("mix", place / "lstm", "--valid", place / "valid.txt", "--out", place / "alone")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        "chainrule: mixing needs two models or a cache, but got 1 run(s) and no cache; name another run, or add "
-        "--cache unigram\n"
+        "chainrule: mixing needs two runs, or one run and a cache, but got 1 run(s) and no cache; name another run, "
+        "or add --cache unigram\n"
     )
     assert not (place / "alone").exists()

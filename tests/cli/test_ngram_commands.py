@@ -196,7 +196,7 @@ def test_scores_are_labelled(scores: cr.Run, place: Path, tmp_path: Path, chainr
     refused = chainrule("compress", scores.folder.path, place / "test.txt", "--out", tmp_path / "small")
     assert (refused.code, refused.err) == (
         2,
-        "chainrule: this model gives scores, which are no probabilities, so it cannot compress; use another model\n",
+        "chainrule: this model gives scores, which are not probabilities, so it cannot compress; use another model\n",
     )
     assert not (tmp_path / "small").exists()
 

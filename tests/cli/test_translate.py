@@ -149,11 +149,9 @@ def test_unsupported_drafts_and_modes_are_refused(place: Path, chainrule: Call) 
     assert said("--mode", "nar") == (
         "--mode is nar, but runs/b (seq2seq-transformer) has the mode ar only; train a hybrid for the others"
     )
-    assert said("--refine", 2) == (
-        "lengths and refine are of --mode nar, which writes all words at once; give that mode too"
-    )
+    assert said("--refine", 2) == ("--lengths and --refine apply to --mode nar only; add --mode nar, or leave them out")
     assert said("--set", "model.heads=4") == (
-        "model.heads was settled when the model was trained; nothing can be set after its training"
+        "model.heads is fixed once a model is trained; none of its options can be set now"
     )
     assert said("--set", "training.lr=4") == (
         "--set training is for training; of a finished run some options of the model can be set, such as "

@@ -1,8 +1,4 @@
-"""Beam search against exhaustive enumeration, a plain Python beam, greedy search, and the beam of transformers.
-
-Legend: B starts, A starts still searched, W open hypotheses of each, R = A·W rows, V vocabulary, M candidates, T time,
-S source time, D width.
-"""
+"""Beam search against exhaustive enumeration, a plain Python beam, greedy search, and the beam of transformers."""
 
 from __future__ import annotations
 
@@ -20,16 +16,18 @@ from torch import Tensor
 
 from chainrule.decoding import Greedy, Hypothesis, beam, beam_search, generate
 from chainrule.errors import ConfigError
-from chainrule.types import select_rows
+from chainrule.inference.generate import GenerationOptions
+from chainrule.inference.search import Search
+from chainrule.types import SteppingModel, select_rows
 from toy import PrefillingTable, TableModel
 
 EOS = 0
 CLOSE = 1e-5
-"""Numbers nearer than this may be ordered either way by single precision, so such cases are not compared."""
+"""Single precision may order numbers that differ by less than this either way, so such cases are not compared."""
 
 
 def every_sequence(vocab: int, limit: int) -> list[list[int]]:
-    """All ways to go on: up to the first eos, or cut at the limit."""
+    """All continuations: those that end with the first eos, and those cut at the limit."""
     found = []
     for length in range(1, limit + 1):
         for body in itertools.product([v for v in range(vocab) if v != EOS], repeat=length - 1):
@@ -41,7 +39,7 @@ def every_sequence(vocab: int, limit: int) -> list[list[int]]:
 def exhaustive(
     model: TableModel, prompt: list[int], limit: int, penalty: float
 ) -> list[tuple[list[int], float, float]]:
-    """Every sequence with its log-probability and score, the best first, each scored by a walk of its own."""
+    """Every sequence with its log-probability and score, best first, each scored separately."""
     scored = []
     for tokens in every_sequence(model.vocab_size, limit):
         log_probs_1T = model.log_probs(torch.tensor([[*prompt, *tokens]]))
@@ -50,8 +48,8 @@ def exhaustive(
     return sorted(scored, key=lambda entry: -entry[2])
 
 
-class Holed(TableModel):
-    """The same with a third of the words impossible after any prefix, but never the first word and the last."""
+class SparseTable(TableModel):
+    """A table in which a third of the tokens, but never the first or last, are impossible after any prefix."""
 
     def _row(self, hash_B: Tensor) -> Tensor:
         row_BV = super()._row(hash_B)
@@ -61,7 +59,7 @@ class Holed(TableModel):
 
 
 def best_of(entries: list[tuple[float, list[int]]], count: int) -> list[tuple[float, list[int]]]:
-    """The best `count` that are possible, the best first; a case of near ties among them is given up."""
+    """The best `count` possible entries, best first; cases with near ties among them are discarded."""
     entries = sorted((entry for entry in entries if entry[0] > -math.inf), reverse=True)
     assume(all(one[0] - two[0] > CLOSE for one, two in itertools.pairwise(entries[: count + 1])))
     return entries[:count]
@@ -70,7 +68,7 @@ def best_of(entries: list[tuple[float, list[int]]], count: int) -> list[tuple[fl
 def plain_beam(
     model: TableModel, prompt: list[int], width: int, limit: int, penalty: float, eos: int | None
 ) -> list[tuple[float, list[int]]]:
-    """The rule itself, one hypothesis at a time, and left by the same rule alone -> scores and tokens."""
+    """The algorithm one hypothesis at a time, without the early stop that changes no result -> scores and tokens."""
     live: list[tuple[float, list[int]]] = [(0.0, [])]
     done: list[tuple[float, list[int]]] = []
     for length in range(1, limit + 1):
@@ -97,7 +95,7 @@ def plain_beam(
 
 def search(model: TableModel, batch: int = 1, **options: object) -> list[list[Hypothesis]]:
     first_B1 = torch.full((batch, 1), EOS)
-    return beam_search(model, model.start(batch), first_B1, eos=EOS, **options)  # type: ignore[arg-type]
+    return beam_search(model, model.start(batch), first_B1, eos=EOS, **{"length_penalty": 0.0, **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, -0.5])
@@ -112,23 +110,31 @@ def test_full_width_is_exhaustive_search(seed: int, penalty: float) -> None:
         assert math.isclose(hypothesis.score, score, abs_tol=1e-5)
 
 
-def test_full_width_returns_every_sequence_when_asked() -> None:
+def test_full_width_can_return_every_sequence() -> None:
     model = TableModel(3, 11)
     expected = exhaustive(model, [], 3, 1.0)
     found = search(model, beams=40, max_new_tokens=3, length_penalty=1.0, num_return_sequences=40)[0]
     assert [h.tokens for h in found] == [tokens for tokens, _, _ in expected]
 
 
+def test_by_default_hypotheses_are_ranked_by_the_mean_log_probability_per_token() -> None:
+    model = TableModel(3, 11)
+    first_11 = torch.tensor([[EOS]])
+    found = beam_search(model, model.start(1), first_11, eos=EOS, beams=40, max_new_tokens=3, num_return_sequences=40)
+    assert [h.tokens for h in found[0]] == [tokens for tokens, _, _ in exhaustive(model, [], 3, 1.0)]
+    assert beam.LENGTH_PENALTY == Search().length_penalty == GenerationOptions().length_penalty == 1.0
+
+
 @pytest.mark.parametrize("penalty", [0.0, 1.0, -1.0])
 @pytest.mark.parametrize("seed", range(6))
-def test_width_one_is_greedy(seed: int, penalty: float) -> None:
+def test_width_one_is_greedy_search(seed: int, penalty: float) -> None:
     model = TableModel(5, seed)
     greedy_T = generate(model, eos=EOS, bos=EOS, max_new_tokens=12, choose=Greedy())[0]
     found = search(model, beams=1, max_new_tokens=12, length_penalty=penalty)[0]
     assert [h.tokens for h in found] == [greedy_T.tolist()]
 
 
-def test_width_one_takes_the_first_of_equals_as_greedy_does() -> None:
+def test_width_one_takes_the_first_of_equals_like_greedy_search() -> None:
     model = TableModel(5, sharpness=0.0)
     greedy_T = generate(model, eos=3, bos=EOS, max_new_tokens=4, choose=Greedy())[0]
     found = beam_search(model, model.start(1), torch.tensor([[EOS]]), eos=3, beams=1, max_new_tokens=4)[0]
@@ -136,7 +142,7 @@ def test_width_one_takes_the_first_of_equals_as_greedy_does() -> None:
 
 
 class Case(NamedTuple):
-    """A search of random shape."""
+    """A random search."""
 
     model: TableModel
     limits: list[int]
@@ -145,7 +151,7 @@ class Case(NamedTuple):
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    kind = draw(st.sampled_from([TableModel, PrefillingTable, Holed]))
+    kind = draw(st.sampled_from([TableModel, PrefillingTable, SparseTable]))
     seed, sharpness = draw(st.integers(0, 10**6)), draw(st.sampled_from([1.0, 3.0, 6.0]))
     width = draw(st.integers(1, 5))
     options = {
@@ -160,9 +166,9 @@ def cases(draw: st.DrawFn) -> Case:
 
 @settings(max_examples=150, deadline=None)
 @given(cases(), st.booleans())
-def test_it_is_the_plain_beam(case: Case, as_tensor: bool) -> None:
+def test_it_equals_the_plain_beam(case: Case, as_tensor: bool) -> None:
     model, limits, options = case
-    prompts = [[EOS, start % model.vocab_size] for start in range(len(limits))]
+    prompts = [[EOS, number % model.vocab_size] for number in range(len(limits))]
     given_limits = torch.tensor(limits) if as_tensor else limits
     found = beam_search(model, model.start(len(limits)), torch.tensor(prompts), max_new_tokens=given_limits, **options)
     width, penalty, eos = options["beams"], options["length_penalty"], options["eos"]
@@ -177,7 +183,7 @@ def test_it_is_the_plain_beam(case: Case, as_tensor: bool) -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([2048, 2500]), st.sampled_from([0.0, 1.0]))
-def test_a_large_vocabulary_gives_the_plain_beam(seed: int, vocab: int, penalty: float) -> None:
+def test_with_a_large_vocabulary_it_equals_the_plain_beam(seed: int, vocab: int, penalty: float) -> None:
     model, eos = TableModel(vocab, seed, sharpness=12.0), seed % vocab
     options = {"beams": 3, "max_new_tokens": 4, "length_penalty": penalty, "num_return_sequences": 3}
     found = beam_search(model, model.start(1), torch.tensor([[3, 1]]), eos=eos, **options)[0]  # type: ignore[arg-type]
@@ -186,8 +192,8 @@ def test_a_large_vocabulary_gives_the_plain_beam(seed: int, vocab: int, penalty:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 4), st.integers(2, 8), st.integers(0, 7))
-def test_blocks_find_what_an_order_of_all_finds(seed: int, A: int, W: int, count: int, rest: int) -> None:
-    """Also where most words are impossible, and where some rows are dead."""
+def test_buckets_give_the_same_candidates_as_sorting(seed: int, A: int, W: int, count: int, rest: int) -> None:
+    """Also where most tokens are impossible, and where some rows are."""
     random = np.random.default_rng(seed)
     V = 64 + rest
     log_probs_RV = np.log(random.random((A * W, V)).astype(np.float32))
@@ -195,18 +201,18 @@ def test_blocks_find_what_an_order_of_all_finds(seed: int, A: int, W: int, count
     log_prob_AW = -random.random((A, W)).astype(np.float32)
     log_prob_AW[random.random((A, W)) < 0.2] = -math.inf
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beam, "BLOCKS", 8)
+        patch.setattr(beam, "BUCKETS", 8)
         found = beam.best_continuations(torch.from_numpy(log_prob_AW), torch.from_numpy(log_probs_RV), count)
-    for start in range(A):
-        total_WV = log_prob_AW[start][:, None] + log_probs_RV[start * W : (start + 1) * W]
+    for number in range(A):
+        total_WV = log_prob_AW[number][:, None] + log_probs_RV[number * W : (number + 1) * W]
         best_M = -np.sort(-total_WV.flatten())[:count]
-        assert found.log_prob_AM[start].tolist() == best_M.tolist()
-        places = found.place_AM[start][found.log_prob_AM[start] > -math.inf].numpy() - start * W * V
-        assert total_WV.flatten()[places].tolist() == best_M[best_M > -math.inf].tolist()
-        assert len(set(places.tolist())) == len(places)
+        assert found.log_prob_AM[number].tolist() == best_M.tolist()
+        cells = found.cell_AM[number][found.log_prob_AM[number] > -math.inf].numpy() - number * W * V
+        assert total_WV.flatten()[cells].tolist() == best_M[best_M > -math.inf].tolist()
+        assert len(set(cells.tolist())) == len(cells)
 
 
-def test_a_batch_is_each_start_alone() -> None:
+def test_a_batch_gives_the_same_as_each_prompt_alone() -> None:
     prompts_BT = torch.tensor([[EOS, 1], [EOS, 2], [EOS, 3], [2, 2], [4, 1]])
     options = {"eos": EOS, "beams": 4, "max_new_tokens": 9, "length_penalty": 0.8, "num_return_sequences": 3}
     model = TableModel(7, 5)
@@ -215,9 +221,9 @@ def test_a_batch_is_each_start_alone() -> None:
         assert beam_search(model, model.start(1), prompt_T[None], **options)[0] == found  # type: ignore[arg-type]
 
 
-def test_a_prompt_is_read_first_either_way() -> None:
+def test_the_prompt_is_read_with_and_without_prefill() -> None:
     prompt = [2, 1, 2]
-    options = {"eos": EOS, "beams": 64, "max_new_tokens": 3, "num_return_sequences": 5}
+    options = {"eos": EOS, "beams": 64, "max_new_tokens": 3, "length_penalty": 0.0, "num_return_sequences": 5}
     for model in (TableModel(3, 8), PrefillingTable(3, 8)):
         found = beam_search(model, model.start(1), torch.tensor([[EOS, *prompt]]), **options)[0]  # type: ignore[arg-type]
         assert [h.tokens for h in found] == [tokens for tokens, _, _ in exhaustive(model, prompt, 3, 0.0)[:5]]
@@ -226,7 +232,14 @@ def test_a_prompt_is_read_first_either_way() -> None:
 def test_without_eos_every_hypothesis_has_the_full_length() -> None:
     model = TableModel(3, 2)
     found = beam_search(
-        model, model.start(1), torch.tensor([[EOS]]), eos=None, beams=81, max_new_tokens=4, num_return_sequences=81
+        model,
+        model.start(1),
+        torch.tensor([[EOS]]),
+        eos=None,
+        beams=81,
+        max_new_tokens=4,
+        length_penalty=0.0,
+        num_return_sequences=81,
     )[0]
     assert sorted(h.tokens for h in found) == [list(tokens) for tokens in itertools.product(range(3), repeat=4)]
     assert math.isclose(sum(math.exp(h.log_prob) for h in found), 1.0, abs_tol=1e-5)
@@ -239,37 +252,38 @@ def test_eos_ends_a_hypothesis_and_is_part_of_it() -> None:
     assert all(h.tokens[-1] == EOS or len(h.tokens) == 6 for h in found)
 
 
-class Forked(TableModel):
-    """After any token only token 1 or eos can come, eos first of all: most of the vocabulary is impossible."""
+class TwoTokenTable(TableModel):
+    """Only eos and token 1 are possible after any token, eos being the more probable; the other tokens never are."""
 
     def _row(self, hash_B: torch.Tensor) -> torch.Tensor:
         row_V = torch.tensor([0.75, 0.25, 0.0, 0.0]).log()
         return row_V.expand(len(hash_B), 4)
 
 
-def test_impossible_tokens_are_never_hypotheses() -> None:
-    found = search(Forked(4), beams=9, max_new_tokens=3, num_return_sequences=9)[0]
+def test_impossible_tokens_are_never_in_hypotheses() -> None:
+    found = search(TwoTokenTable(4), beams=9, max_new_tokens=3, num_return_sequences=9)[0]
     assert [h.tokens for h in found] == [[EOS], [1, EOS], [1, 1, EOS], [1, 1, 1]]
     assert math.isclose(sum(math.exp(h.log_prob) for h in found), 1.0, abs_tol=1e-6)
 
 
-def test_settled_starts_are_not_stepped_any_more() -> None:
-    model = Forked(4)
+def test_settled_prompts_are_not_stepped() -> None:
+    model = TwoTokenTable(4)
     search(model, batch=3, beams=4, max_new_tokens=50)
-    assert model.steps == 1  # the best hypothesis, eos at once, cannot be reached by any other
+    assert model.steps == 1  # no other hypothesis can reach the best one, which is eos alone
 
 
-def test_a_start_is_left_when_its_beam_has_finished_and_nothing_open_is_better() -> None:
-    model = Forked(4)
+def test_a_search_stops_when_its_beam_has_finished_and_no_open_hypothesis_is_better() -> None:
+    model = TwoTokenTable(4)
     found = search(model, beams=2, max_new_tokens=50, length_penalty=2.0, num_return_sequences=2)[0]
     assert [h.tokens for h in found] == [[EOS], [1, EOS]]  # 50 tokens would score better, but two do not
     assert model.steps == 2
 
 
-class Timed:
-    """A stepper of the words eos and 1, whose chance of eos depends on nothing but the time."""
+class TimedModel(SteppingModel):
+    """A model of eos and token 1, whose probability of eos depends only on the time."""
 
     def __init__(self, ends: list[float]) -> None:
+        self.vocab_size = 2
         self.rows_TV = torch.tensor([[end, 1 - end] for end in ends]).log()
 
     def start(self, batch: int) -> Tensor:
@@ -278,106 +292,106 @@ class Timed:
     def step(self, time_B: Tensor, token_B: Tensor) -> tuple[Tensor, Tensor]:
         return self.rows_TV[time_B], time_B + 1
 
-    def select(self, time_B: Tensor, rows_K: Tensor) -> Tensor:
-        return time_B[rows_K]
 
-
-def test_what_may_still_win_after_one_more_token_is_followed() -> None:
-    model = Timed([0.35, 0.999, 0.999])  # 2 log 0.65 > log 0.35 > 3 log 0.65
+def test_a_hypothesis_that_can_win_with_one_more_token_is_followed() -> None:
+    model = TimedModel([0.35, 0.999, 0.999])  # 2 log 0.65 > log 0.35 > 3 log 0.65
     options = {"eos": EOS, "beams": 2, "max_new_tokens": 3, "length_penalty": -1.0}
     found = beam_search(model, model.start(1), torch.tensor([[EOS]]), **options)[0]  # type: ignore[arg-type]
     assert [h.tokens for h in found] == [[1, EOS]]
 
 
-def test_a_start_that_left_takes_its_limit_with_it() -> None:
-    model = Timed([0.6, 0.01, 0.99, 0.99])  # the mean of three tokens is best, but is not seen at the first two
+def test_limits_stay_with_their_prompts_when_a_search_ends() -> None:
+    model = TimedModel([0.6, 0.01, 0.99, 0.99])  # three tokens have the best mean, which the first two do not show
     options = {"eos": EOS, "beams": 3, "max_new_tokens": [1, 4], "length_penalty": 1.0}
     found = beam_search(model, model.start(2), torch.tensor([[EOS], [EOS]]), **options)  # type: ignore[arg-type]
     assert [[h.tokens for h in row] for row in found] == [[[EOS]], [[1, 1, EOS]]]
 
 
-def test_a_start_is_not_stepped_beyond_its_own_limit() -> None:
+def test_no_prompt_is_stepped_beyond_its_limit() -> None:
     model = TableModel(9, 3, sharpness=1.0)
     first_B1 = torch.tensor([[1], [2], [3]])
-    found = beam_search(model, model.start(3), first_B1, eos=None, beams=2, max_new_tokens=[1, 4, 2])
-    assert [len(hypotheses[0].tokens) for hypotheses in found] == [1, 4, 2]
-    assert model.rows == 3 + 2 * (2 + 1 + 1)  # the prompt, then two rows for each start that goes on
+    limits = [1, 4, 2]
+    found = beam_search(model, model.start(3), first_B1, eos=None, beams=2, max_new_tokens=limits, length_penalty=0.0)
+    assert [len(hypotheses[0].tokens) for hypotheses in found] == limits
+    assert model.rows == 3 + 2 * (2 + 1 + 1)  # the prompts, then two rows for each prompt that continues
 
 
-class Coarse(TableModel):
-    """Answers in half precision."""
+class HalfPrecisionTable(TableModel):
+    """Predicts in half precision."""
 
     def _row(self, hash_B: Tensor) -> Tensor:
         return super()._row(hash_B).bfloat16()
 
 
-def test_half_precision_answers_are_summed_in_single() -> None:
-    model = Coarse(50, 6)
-    best = beam_search(model, model.start(1), torch.tensor([[EOS]]), eos=None, beams=3, max_new_tokens=30)[0][0]
+def test_half_precision_predictions_are_summed_in_single_precision() -> None:
+    model = HalfPrecisionTable(50, 6)
+    options = {"eos": None, "beams": 3, "max_new_tokens": 30, "length_penalty": 0.0}
+    best = beam_search(model, model.start(1), torch.tensor([[EOS]]), **options)[0][0]  # type: ignore[arg-type]
     exact = float(model.log_probs(torch.tensor([best.tokens])).double().sum())
     assert math.isclose(best.log_prob, exact, abs_tol=1e-4)
 
 
-def test_no_starts_give_no_hypotheses() -> None:
+def test_no_prompts_give_no_hypotheses() -> None:
     assert search(TableModel(3), batch=0, beams=2, max_new_tokens=4) == []
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
-        ({"beams": 0}, "the beam has 0 places, but at least 1 is needed."),
+        ({"beams": 0}, "beams is 0; expected at least 1"),
         (
             {"beams": 2, "num_return_sequences": 3},
-            "num_return_sequences is 3, but a beam of 2 can give 1 to 2; widen the beam for more.",
+            "num_return_sequences is 3; expected 1 to 2, the width of the beam: widen the beam for more",
         ),
         (
             {"beams": 2, "length_penalty": math.nan},
-            "length_penalty is nan, but it must be from -10 to 10; 0 means none.",
+            "length_penalty is nan; expected a number from -10 to 10 (0: no penalty)",
         ),
-        ({"beams": 2, "max_new_tokens": 0}, "max_new_tokens is 0, but at least 1 token must be asked for."),
-        ({"beams": 2, "max_new_tokens": [-3]}, "max_new_tokens is -3, but at least 1 token must be asked for."),
+        ({"beams": 2, "max_new_tokens": 0}, "max_new_tokens is 0; expected at least 1"),
+        ({"beams": 2, "max_new_tokens": [-3]}, "max_new_tokens is -3; expected at least 1"),
         (
             {"beams": 2, "max_new_tokens": [5, 6, 7]},
-            "max_new_tokens has 3 limits, but there are 1 starts; give one each, or one for all.",
+            "max_new_tokens has 3 values for 1 prompts; give one value, or one per prompt",
         ),
     ],
 )
-def test_wrong_options_have_their_sentence(options: dict[str, Any], sentence: str) -> None:
+def test_wrong_options_raise_an_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         search(TableModel(3), **{"max_new_tokens": 4, **options})
-    assert str(caught.value) == sentence
+    assert str(caught.value) == message
 
 
 # Against transformers
 
 
-class Attended(NamedTuple):
-    """What a translator of transformers knows of a prefix."""
+class HuggingFaceState(NamedTuple):
+    """The encoded source and the prefix of a translator of transformers."""
 
     memory_BSD: Tensor
     mask_BS: Tensor
     tokens_BT: Tensor
 
 
-class Translator:
-    """A translator of transformers as a stepper, which reads the whole prefix again at each step."""
+class HuggingFaceStepper(SteppingModel):
+    """A translator of transformers as a stepper that reads the whole prefix at each step."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model
+        self.model, self.vocab_size = model, model.config.vocab_size
 
-    def start(self, source_BS: Tensor, mask_BS: Tensor) -> Attended:
+    def start(self, source: tuple[Tensor, Tensor]) -> HuggingFaceState:
+        source_BS, mask_BS = source
         memory_BSD = self.model.get_encoder()(source_BS, attention_mask=mask_BS).last_hidden_state
-        return Attended(memory_BSD, mask_BS, source_BS[:, :0])
+        return HuggingFaceState(memory_BSD, mask_BS, source_BS[:, :0])
 
-    def step(self, state: Attended, token_B: Tensor) -> tuple[Tensor, Attended]:
+    def step(self, state: HuggingFaceState, token_B: Tensor) -> tuple[Tensor, HuggingFaceState]:
         tokens_BT = torch.cat([state.tokens_BT, token_B[:, None]], 1)
-        answer = self.model(
+        outputs = self.model(
             encoder_outputs=(state.memory_BSD,), attention_mask=state.mask_BS, decoder_input_ids=tokens_BT
         )
-        return answer.logits[:, -1].log_softmax(-1), state._replace(tokens_BT=tokens_BT)
+        return outputs.logits[:, -1].log_softmax(-1), state._replace(tokens_BT=tokens_BT)
 
-    def select(self, state: Attended, rows_K: Tensor) -> Attended:
-        chosen: Attended = select_rows(state, rows_K)
+    def select(self, state: HuggingFaceState, rows_K: Tensor) -> HuggingFaceState:
+        chosen: HuggingFaceState = select_rows(state, rows_K)
         return chosen
 
 
@@ -386,7 +400,7 @@ START, PAD = 1, 1
 
 @functools.cache
 def marian(seed: int) -> Any:
-    """A small translator with random weights, whose later positions lean towards eos, so that lengths differ."""
+    """A small translator with random weights; later positions favour eos, so that lengths differ."""
     from transformers import MarianConfig, MarianMTModel
 
     torch.manual_seed(seed)
@@ -409,8 +423,8 @@ def until_eos(tokens: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("penalty", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize(("width", "wanted"), [(2, 2), (4, 1), (4, 3), (5, 5)])
-def test_it_finds_what_transformers_finds(width: int, wanted: int, penalty: float) -> None:
+@pytest.mark.parametrize(("width", "returned"), [(2, 2), (4, 1), (4, 3), (5, 5)])
+def test_it_finds_the_same_hypotheses_as_transformers(width: int, returned: int, penalty: float) -> None:
     lengths = set()
     for seed in range(3):
         model = marian(seed)
@@ -419,18 +433,18 @@ def test_it_finds_what_transformers_finds(width: int, wanted: int, penalty: floa
         source_BS = torch.randint(2, 60, (6, 9)).masked_fill(mask_BS == 0, PAD)
         theirs = model.generate(
             input_ids=source_BS, attention_mask=mask_BS, num_beams=width, do_sample=False, early_stopping=False,
-            length_penalty=penalty, num_return_sequences=wanted, max_new_tokens=12, use_cache=False,
+            length_penalty=penalty, num_return_sequences=returned, max_new_tokens=12, use_cache=False,
             return_dict_in_generate=True, output_scores=True,
         )  # fmt: skip
-        ours = Translator(model)
+        ours = HuggingFaceStepper(model)
         with torch.inference_mode():
-            state = ours.start(source_BS, mask_BS)
+            state = ours.start((source_BS, mask_BS))
         found = beam_search(
             ours, state, torch.full((6, 1), START), eos=EOS, beams=width, max_new_tokens=12, length_penalty=penalty,
-            num_return_sequences=wanted,
+            num_return_sequences=returned,
         )  # fmt: skip
         flat = [hypothesis for hypotheses in found for hypothesis in hypotheses]
         assert [h.tokens for h in flat] == [until_eos(tokens[1:]) for tokens in theirs.sequences.tolist()]
         assert [h.score for h in flat] == pytest.approx(theirs.sequences_scores.tolist(), abs=1e-4)
         lengths |= {len(h.tokens) for h in flat}
-    assert len(lengths) > 2  # the comparison is of searches that end in many ways
+    assert len(lengths) > 2  # the searches end at different lengths

@@ -1,4 +1,4 @@
-"""The filters against their definitions, the draw against its probabilities."""
+"""The filters against their definitions, the samples against their probabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from chainrule.decoding import Sample
-from chainrule.decoding.sample import draw, keep_top_k, keep_top_p, temper
+from chainrule.decoding.sample import apply_temperature, draw, keep_top_k, keep_top_p
 from chainrule.errors import ConfigError
 
 
@@ -20,7 +20,7 @@ def distribution(size: int, seed: int, ties: bool = False) -> Tensor:
     return (logits_V.round() if ties else logits_V).log_softmax(0)
 
 
-def kept(filtered_V: Tensor) -> set[int]:
+def kept_tokens(filtered_V: Tensor) -> set[int]:
     return set((filtered_V > -math.inf).nonzero().flatten().tolist())
 
 
@@ -40,46 +40,46 @@ def naive_top_p(log_probs: list[float], p: float) -> set[int]:
 
 @settings(deadline=None)
 @given(size=st.integers(1, 12), seed=st.integers(0, 999), k=st.integers(1, 15), ties=st.booleans())
-def test_top_k_is_its_definition(size: int, seed: int, k: int, ties: bool) -> None:
+def test_top_k_equals_its_definition(size: int, seed: int, k: int, ties: bool) -> None:
     log_probs_V = distribution(size, seed, ties)
     filtered_V = keep_top_k(log_probs_V[None], k)[0]
-    assert kept(filtered_V) == naive_top_k(log_probs_V.tolist(), k)
-    assert all(filtered_V[v] == log_probs_V[v] for v in kept(filtered_V))
+    assert kept_tokens(filtered_V) == naive_top_k(log_probs_V.tolist(), k)
+    assert all(filtered_V[v] == log_probs_V[v] for v in kept_tokens(filtered_V))
 
 
 @settings(deadline=None)
 @given(size=st.integers(1, 12), seed=st.integers(0, 999), p=st.floats(0.001, 0.999), ties=st.booleans())
-def test_top_p_is_its_definition(size: int, seed: int, p: float, ties: bool) -> None:
+def test_top_p_equals_its_definition(size: int, seed: int, p: float, ties: bool) -> None:
     log_probs_V = distribution(size, seed, ties)
     filtered_V = keep_top_p(log_probs_V[None], p)[0]
-    assert kept(filtered_V) == naive_top_p(log_probs_V.tolist(), p)
-    assert all(filtered_V[v] == log_probs_V[v] for v in kept(filtered_V))
+    assert kept_tokens(filtered_V) == naive_top_p(log_probs_V.tolist(), p)
+    assert all(filtered_V[v] == log_probs_V[v] for v in kept_tokens(filtered_V))
 
 
-def test_top_p_counts_what_top_k_left_as_the_whole() -> None:
+def test_top_p_normalises_over_the_tokens_that_top_k_kept() -> None:
     log_probs_V = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
-    left_V = keep_top_k(log_probs_V[None], 2)
-    assert kept(keep_top_p(left_V, 0.5)[0]) == {0}  # 0.4 / 0.7 reaches a half
-    assert kept(keep_top_p(log_probs_V[None], 0.5)[0]) == {0, 1}
+    top_2_V = keep_top_k(log_probs_V[None], 2)
+    assert kept_tokens(keep_top_p(top_2_V, 0.5)[0]) == {0}  # 0.4 / 0.7 reaches a half
+    assert kept_tokens(keep_top_p(log_probs_V[None], 0.5)[0]) == {0, 1}
 
 
-def test_everything_is_kept_at_the_ends() -> None:
+def test_extreme_values_keep_all_tokens_or_one() -> None:
     tail_V = torch.tensor([0.0, -60.0, -90.0]).log_softmax(0)  # a mass that rounds to 1 after one token
-    assert kept(keep_top_p(tail_V[None], 1.0)[0]) == {0, 1, 2}
-    assert kept(keep_top_k(tail_V[None], 3)[0]) == {0, 1, 2}
-    assert kept(keep_top_p(tail_V[None], 1e-9)[0]) == {0}
+    assert kept_tokens(keep_top_p(tail_V[None], 1.0)[0]) == {0, 1, 2}
+    assert kept_tokens(keep_top_k(tail_V[None], 3)[0]) == {0, 1, 2}
+    assert kept_tokens(keep_top_p(tail_V[None], 1e-9)[0]) == {0}
 
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 999), temperature=st.floats(0.05, 20))
-def test_temperature_is_a_power_of_the_probabilities(seed: int, temperature: float) -> None:
+def test_temperature_raises_probabilities_to_a_power(seed: int, temperature: float) -> None:
     log_probs_V = distribution(6, seed)
     powers_V = log_probs_V.exp() ** (1 / temperature)
-    torch.testing.assert_close(temper(log_probs_V, temperature).softmax(0), powers_V / powers_V.sum())
+    torch.testing.assert_close(apply_temperature(log_probs_V, temperature).softmax(0), powers_V / powers_V.sum())
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-300, 1e-12])
-def test_no_temperature_is_greedy(temperature: float) -> None:
+def test_temperature_zero_is_greedy(temperature: float) -> None:
     log_probs_BV = torch.stack([distribution(50, seed).float() for seed in range(20)])
     log_probs_BV[:, 7] = -math.inf
     assert torch.equal(Sample(temperature)(log_probs_BV), log_probs_BV.argmax(1))
@@ -88,14 +88,14 @@ def test_no_temperature_is_greedy(temperature: float) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.7}, {"temperature": 2.0, "top_k": 5, "top_p": 0.8}]
 )
-def test_draws_follow_the_filtered_distribution(options: dict[str, float]) -> None:
+def test_samples_follow_the_filtered_distribution(options: dict[str, float]) -> None:
     log_probs_V = distribution(8, 3)
     scores_V = [value / options.get("temperature", 1.0) for value in log_probs_V.tolist()]
-    left = naive_top_k(scores_V, int(options.get("top_k", 8)))
-    whole = math.log(sum(math.exp(scores_V[v]) for v in left))
-    scores_V = [value - whole if v in left else -math.inf for v, value in enumerate(scores_V)]
-    left = naive_top_p(scores_V, options.get("top_p", 1.1))
-    expected_V = torch.tensor([math.exp(value) if v in left else 0.0 for v, value in enumerate(scores_V)])
+    kept = naive_top_k(scores_V, int(options.get("top_k", 8)))
+    whole = math.log(sum(math.exp(scores_V[v]) for v in kept))
+    scores_V = [value - whole if v in kept else -math.inf for v, value in enumerate(scores_V)]
+    kept = naive_top_p(scores_V, options.get("top_p", 1.1))
+    expected_V = torch.tensor([math.exp(value) if v in kept else 0.0 for v, value in enumerate(scores_V)])
     draws = 40_000
     choose = Sample(**options, generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type]
     counts_V = choose(log_probs_V.expand(draws, 8)).bincount(minlength=8)
@@ -106,7 +106,7 @@ def test_draws_follow_the_filtered_distribution(options: dict[str, float]) -> No
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 9999))
-def test_what_is_impossible_is_never_drawn(seed: int) -> None:
+def test_impossible_tokens_are_never_drawn(seed: int) -> None:
     log_probs_BV = torch.full((64, 5), -math.inf)
     log_probs_BV[:, 2] = math.log(0.5)
     log_probs_BV[:, 3] = math.log(0.5)
@@ -114,23 +114,23 @@ def test_what_is_impossible_is_never_drawn(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         (
             {"temperature": -1.0},
-            "temperature is -1.0, but it must be a number from 0 (always the best token) upwards.",
+            "temperature is -1.0; expected a number of at least 0 (0: greedy)",
         ),
         (
             {"temperature": math.inf},
-            "temperature is inf, but it must be a number from 0 (always the best token) upwards.",
+            "temperature is inf; expected a number of at least 0 (0: greedy)",
         ),
-        ({"top_k": 0}, "top_k is 0, but at least 1 token must be kept; leave it out to keep all."),
-        ({"top_p": 0.0}, "top_p is 0.0, but it must be above 0 and at most 1, which keeps all."),
-        ({"top_p": 1.5}, "top_p is 1.5, but it must be above 0 and at most 1, which keeps all."),
-        ({"top_p": math.nan}, "top_p is nan, but it must be above 0 and at most 1, which keeps all."),
+        ({"top_k": 0}, "top_k is 0; expected at least 1: leave it out to keep all tokens"),
+        ({"top_p": 0.0}, "top_p is 0.0; expected a number above 0 and at most 1 (1: all tokens)"),
+        ({"top_p": 1.5}, "top_p is 1.5; expected a number above 0 and at most 1 (1: all tokens)"),
+        ({"top_p": math.nan}, "top_p is nan; expected a number above 0 and at most 1 (1: all tokens)"),
     ],
 )
-def test_wrong_options_have_their_sentence(options: dict[str, float], sentence: str) -> None:
+def test_wrong_options_raise_an_error(options: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Sample(**options)  # type: ignore[arg-type]
-    assert str(caught.value) == sentence
+    assert str(caught.value) == message

@@ -197,7 +197,7 @@ def packed(tmp_path: Path) -> Path:
 
 def test_another_file_is_an_error(packed: Path) -> None:
     packed.write_bytes(b"PK\3\4 something")
-    expected = "'FILE' does not begin with CHRL: expected a file that `chainrule compress` made; give one."
+    expected = "'FILE' does not begin with CHRL: expected a file written by `chainrule compress`; give one."
     assert error_message(packed.parent) == expected
     packed.write_bytes(b"")
     assert error_message(packed.parent) == expected
@@ -214,16 +214,16 @@ def test_another_version_is_an_error(packed: Path) -> None:
 
 def test_another_model_is_an_error(packed: Path) -> None:
     assert error_message(packed.parent, name=b"\0" * 8) == (
-        "'FILE' was compressed with the model 3820627974657321, and this one is 0000000000000000: expected the same; "
-        "give the run that compressed it."
+        "'FILE' was compressed with the model 3820627974657321, but this model is 0000000000000000; give the run that "
+        "compressed it."
     )
 
 
-def test_other_numbers_are_an_error(packed: Path) -> None:
+def test_other_probabilities_are_an_error(packed: Path) -> None:
     for seed in range(2, 12):
         assert error_message(packed.parent, model=table(TOKENIZERS["char"], seed)) == (
-            "the model computes other numbers than when 'FILE' was compressed: expected the same to the last bit; "
-            "decompress with the machine type and the versions of torch and chainrule that compressed it."
+            "the probabilities of the model differ from those with which 'FILE' was compressed; decompress with the "
+            "machine type and the versions of torch and chainrule that compressed it."
         )
 
 
@@ -245,10 +245,10 @@ def test_every_damaged_byte_is_found(packed: Path) -> None:
         packed.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
         assert error_message(packed.parent)
     packed.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert error_message(packed.parent).endswith(" or after: expected what was written; copy it again.")
+    assert error_message(packed.parent).endswith(" or after; copy it again.")
     packed.write_bytes(whole + b"\0")
     assert error_message(packed.parent) == (
-        f"'FILE' is damaged at byte {len(whole)} or after: expected what was written; copy it again."
+        f"'FILE' is damaged at byte {len(whole)} or after; copy it again."
     )
 
 
@@ -280,6 +280,6 @@ def test_a_diverged_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         compressed(TOKENIZERS["byte"], b"abc", tmp_path, Diverged(256))
     assert str(caught.value) == (
-        "the model gives probabilities that are no numbers: expected finite ones; train it again."
+        "the model gives probabilities that are not finite, for example NaN; train it again."
     )
     assert not (tmp_path / "packed").exists()

@@ -267,7 +267,7 @@ def with_counts(text: str) -> str:
     return text
 
 
-ODD = {
+UNUSUAL = {
     "unchanged": SMALL,
     "lines in any order": reordered(SMALL),
     "carriage returns": SMALL.replace("\n", "\r\n"),
@@ -278,10 +278,10 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("kind", UNUSUAL)
 def test_unusual_files_have_the_same_scores_as_in_kenlm(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "x.arpa"
-    path.write_bytes(ODD[kind].encode())
+    path.write_bytes(UNUSUAL[kind].encode())
     model, arpa = kenlm_model(path), read_arpa(path)
     for line in SMALL_QUERIES:
         assert score(arpa.table, pieces_of(arpa), line) == pytest.approx(model.score(line), abs=1e-5), line

@@ -315,8 +315,8 @@ def test_runs_without_a_counterpart_are_refused(texts: Path, tmp_path: Path) -> 
     assert message("seq2seq-transformer", {"model": SIDES}) == (
         "the run has model.norm = pre, but Marian is post-norm; train with --set model.norm=post"
     )
-    apart = {"model": {**SIDES, "norm": "post"}, "tokenizer": {"joint": False}}
-    assert message("seq2seq-transformer", apart) == (
+    separate = {"model": {**SIDES, "norm": "post"}, "tokenizer": {"joint": False}}
+    assert message("seq2seq-transformer", separate) == (
         "the run has separate tokenisers for source and target, but a folder has one; train with --set "
         "tokenizer.joint=true"
     )

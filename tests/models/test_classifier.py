@@ -15,7 +15,7 @@ from chainrule.data.tags import TaggedWords
 from chainrule.errors import ConfigError
 from chainrule.layers.encoders.build import shape_of
 from chainrule.models.tagger import word_means
-from chainrule.objectives.labels import Labels as Objective
+from chainrule.objectives.labels import LabelLikelihood
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.text.formats.labels import Labels
 from chainrule.types import Batch, OutputChoice, Vocabulary
@@ -74,7 +74,7 @@ def test_every_parameter_learns(name: str, encoder: str) -> None:
     model = build(name, encoder=encoder, **paired)
     examples: Any = texts(paired=True) if name == "classifier" else sentences()
     batch = examples.batch(np.arange(len(examples)))
-    Objective(Objective.Config()).loss(model, batch, None, 0).total.backward()
+    LabelLikelihood(LabelLikelihood.Config()).loss(model, batch, None, 0).total.backward()
     still = [key for key, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     # Adding one number to all keys of an attention changes no weight of it.
     assert [key for key in still if "project_in.bias" not in key] == []
@@ -165,7 +165,7 @@ def test_a_frozen_encoder_stays_as_it_is_and_a_tuned_one_learns() -> None:
     batch = texts().batch(np.arange(4))
     for tuned in (False, True):
         model = build("classifier", pretrained="somewhere", pretrained_shape=shape, tuned=tuned).train()
-        Objective(Objective.Config()).loss(model, batch, None, 0).total.backward()
+        LabelLikelihood(LabelLikelihood.Config()).loss(model, batch, None, 0).total.backward()
         grads = [p.grad for p in model.pretrained.encoder.parameters()]
         assert all((grad is not None) == tuned for grad in grads)
         again = [model.states(batch) for _ in range(2)]

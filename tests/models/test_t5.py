@@ -21,8 +21,8 @@ from chainrule.decoding import Greedy, generate
 from chainrule.errors import ConfigError
 from chainrule.models.translator import Given
 from chainrule.objectives.likelihood import Likelihood
-from chainrule.objectives.spans import Spans
-from chainrule.registry import MODELS
+from chainrule.objectives.spans import SpanCorruption
+from chainrule.registry import MODELS, OBJECTIVES
 from chainrule.types import Batch, Source, Vocabulary
 
 EOS, WORDS, SENTINELS = 0, 13, 4
@@ -315,7 +315,7 @@ def test_spans_are_learned() -> None:
     text = np.arange(4000) % words + 1
     vocabulary = Vocabulary(words + 1, EOS, np.bincount(text, minlength=words + 1))
     model = fresh_t5(vocabulary=vocabulary, embedding=16, encoder_layers=1, decoder_layers=1, dropout=0.0)
-    objective = Spans(Spans.Config())
+    objective = SpanCorruption(SpanCorruption.Config())
     batches = SpanBatches(
         text, 16, length, eos=EOS, seed=0, rank=0, world=1, noise=0.15, mean_span=3.0,
         first_sentinel=model.sentinels.start, sentinels=len(model.sentinels),
@@ -338,8 +338,8 @@ def test_the_loss_of_spans_is_the_likelihood() -> None:
     model = stirred_t5()
     tokens_BT = some_tokens(3, 9, size=V)
     batch = Batch(model.shifted(tokens_BT), tokens_BT, source=some_source())
-    spans, likelihood = (kind(kind.Config()).loss(model, batch, None, 0) for kind in (Spans, Likelihood))
-    assert Spans.reads == "spans"
+    spans, likelihood = (kind(kind.Config()).loss(model, batch, None, 0) for kind in (SpanCorruption, Likelihood))
+    assert OBJECTIVES.get("spans").task == "spans"
     assert torch.equal(spans.total, likelihood.total)
     assert spans.count == likelihood.count == 27
     assert float(spans.total) == pytest.approx(-float(model.log_probs(tokens_BT, batch.source).sum()), rel=1e-5)

@@ -1,4 +1,4 @@
-"""The objective of labels: sums, and what they are of."""
+"""The label objective: its sum, and what it counts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-from chainrule.objectives.labels import Labels, target_count
+from chainrule.objectives.labels import LabelLikelihood, count_targets
+from chainrule.registry import MODELS, OBJECTIVES
 from chainrule.types import Batch, Outputs
 
 
-class Fixed:
-    """A model that finds each row as improbable as its number says."""
+class SumModel:
+    """A model whose loss of a row is the sum of its inputs."""
 
     def __call__(self, batch: Batch, state: Any) -> Outputs:
         return Outputs(batch.inputs_BT[:, :, None].double(), state)
@@ -20,9 +21,9 @@ class Fixed:
         return outputs.hidden_BTD.sum((1, 2))
 
 
-def test_the_sum_over_texts_and_their_number() -> None:
+def test_the_loss_is_the_sum_over_texts_and_counts_them() -> None:
     batch = Batch(torch.tensor([[1, 2], [3, 4], [5, 6]]), torch.zeros(3, 1, dtype=torch.int64))
-    loss = Labels(Labels.Config()).loss(Fixed(), batch, None, 0)
+    loss = LabelLikelihood(LabelLikelihood.Config()).loss(SumModel(), batch, None, 0)
     assert float(loss.total) == 21
     assert loss.count == 3
     assert loss.state is None
@@ -30,10 +31,11 @@ def test_the_sum_over_texts_and_their_number() -> None:
 
 def test_several_labels_count_as_one_text_and_words_by_their_weights() -> None:
     several = Batch(torch.ones(3, 2), torch.zeros(3, 7, dtype=torch.int64))
-    assert target_count(several) == 3
+    assert count_targets(several) == 3
     words = several._replace(weights_BT=torch.tensor([[1.0, 1, 0], [1, 0, 0], [1, 1, 1]]))
-    assert target_count(words) == 6
+    assert count_targets(words) == 6
 
 
-def test_it_asks_for_labelled_text() -> None:
-    assert Labels.reads == "labels"
+def test_models_of_labelled_text_are_trained_with_it() -> None:
+    assert OBJECTIVES.get("labels").make is LabelLikelihood
+    assert {entry.name for entry in MODELS.entries() if entry.objective == "labels"} == {"classifier", "tagger"}

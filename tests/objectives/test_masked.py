@@ -1,4 +1,4 @@
-"""The loss on hidden words against a loop over them, and its shares against what makes sense."""
+"""The loss of masked tokens against a loop over them, and the checks of its options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builders import some_tokens, some_vocabulary, stir
 from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.errors import ConfigError
-from chainrule.objectives.masked import Masked
+from chainrule.objectives.masked import MaskedTokens
 from chainrule.types import Batch
 
 SHAPE = {"width": 8, "layers": 2, "heads": 2, "positions": 12, "dropout": 0.0}
@@ -31,62 +31,62 @@ def some_batch() -> Batch:
 
 
 @torch.no_grad()
-def test_the_loss_is_that_of_the_chosen_places_one_by_one() -> None:
+def test_the_loss_is_the_sum_over_the_chosen_positions() -> None:
     model, batch = small_bert().eval(), some_batch()
     assert batch.weights_BT is not None
-    loss = Masked(Masked.Config()).loss(model, batch, None, 0)
+    loss = MaskedTokens(MaskedTokens.Config()).loss(model, batch, None, 0)
     logits_BTV = model.logits(batch.inputs_BT, torch.ones_like(batch.inputs_BT, dtype=torch.bool))
     expected, count = 0.0, 0
     for row in range(3):
-        for place in range(9):
-            if batch.weights_BT[row, place]:
-                probs_V = logits_BTV[row, place].double().exp() / logits_BTV[row, place].double().exp().sum()
-                expected, count = expected - float(probs_V[batch.targets_BT[row, place]].log()), count + 1
+        for t in range(9):
+            if batch.weights_BT[row, t]:
+                probs_V = logits_BTV[row, t].double().exp() / logits_BTV[row, t].double().exp().sum()
+                expected, count = expected - float(probs_V[batch.targets_BT[row, t]].log()), count + 1
     assert loss.count == count > 5
     assert float(loss.total) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_gradient_is_that_of_the_whole_table_of_scores() -> None:
+def test_the_gradient_equals_that_through_all_logits() -> None:
     batch = some_batch()
     assert batch.weights_BT is not None
     grads = []
-    for whole in (False, True):
+    for all_logits in (False, True):
         model = small_bert()
-        if whole:
+        if all_logits:
             logits_BTV = model.logits(batch.inputs_BT, torch.ones_like(batch.inputs_BT, dtype=torch.bool))
-            own_BT = logits_BTV.log_softmax(2).gather(2, batch.targets_BT[:, :, None])[:, :, 0]
-            (-(own_BT * batch.weights_BT).sum()).backward()
+            log_prob_BT = logits_BTV.log_softmax(2).gather(2, batch.targets_BT[:, :, None])[:, :, 0]
+            (-(log_prob_BT * batch.weights_BT).sum()).backward()
         else:
-            Masked(Masked.Config()).loss(model, batch, None, 0).total.backward()
+            MaskedTokens(MaskedTokens.Config()).loss(model, batch, None, 0).total.backward()
         grads.append({name: parameter.grad for name, parameter in model.named_parameters()})
     assert grads[0].keys() == grads[1].keys()
     for name in grads[0]:
         torch.testing.assert_close(grads[0][name], grads[1][name], atol=1e-5, rtol=1e-4)
 
 
-def test_the_row_of_the_mask_is_learned_and_never_told() -> None:
+def test_the_embedding_of_the_mask_is_learned_but_the_mask_is_not_predicted() -> None:
     model, batch = small_bert(), some_batch()
     table = model.encoder.word_table.weight
     assert table.shape == (14, 8)
-    Masked(Masked.Config()).loss(model, batch, None, 0).total.backward()
+    MaskedTokens(MaskedTokens.Config()).loss(model, batch, None, 0).total.backward()
     assert float(table.grad[13].abs().max()) > 0
     assert model.logits(batch.inputs_BT, batch.inputs_BT >= 0).shape == (3, 9, 13)
 
 
-def test_a_batch_of_empty_lines_changes_nothing() -> None:
+def test_a_batch_of_empty_lines_has_no_loss_and_no_gradient() -> None:
     model, batch = small_bert(), some_batch()
     assert batch.weights_BT is not None
-    loss = Masked(Masked.Config()).loss(model, batch._replace(weights_BT=0 * batch.weights_BT), None, 0)
+    loss = MaskedTokens(MaskedTokens.Config()).loss(model, batch._replace(weights_BT=0 * batch.weights_BT), None, 0)
     loss.total.backward()
     assert (float(loss.total.detach()), loss.count) == (0.0, 1)
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
-def test_shares_of_more_than_one_are_refused() -> None:
+def test_shares_above_one_raise_an_error() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(Masked.Config, {"mask_share": 0.8, "random_share": 0.3}, "objective")
+        parse(MaskedTokens.Config, {"mask_share": 0.8, "random_share": 0.3}, "objective")
     assert str(caught.value) == (
-        "objective.mask_share is 0.8 and objective.random_share 0.3, more than 1 together; what is left of 1 is the "
-        "share of chosen words that stay as they are"
+        "objective.mask_share is 0.8 and objective.random_share is 0.3; expected a sum of at most 1, since the chosen "
+        "tokens that remain stay unchanged"
     )
-    assert parse(Masked.Config, {"mask_share": 0.7, "random_share": 0.3}, "objective").rate == 0.15
+    assert parse(MaskedTokens.Config, {"mask_share": 0.7, "random_share": 0.3}, "objective").rate == 0.15

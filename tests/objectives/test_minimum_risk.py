@@ -1,6 +1,6 @@
-"""Minimum risk against its formula written out, and against the exact risk over all that can be said.
+"""Minimum risk against its formula, and against the exact risk over all sequences.
 
-Legend: B sources, N rows, Y sequences there are.
+N is the number of enumerated sequences.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from torch import Tensor
 from translators import (
     EOS,
     TableTranslator,
-    as_drawn,
+    all_sequences,
+    as_samples,
     assert_close,
-    drawing,
-    everything,
     expected_reward,
     gradients,
     one_row,
@@ -28,17 +27,18 @@ from translators import (
     sequence_log_probs,
     some_reward,
     table_batch,
+    with_samples,
 )
 
 from builders import TRANSLATORS, small_model, small_translator, some_source
 from chainrule.errors import ConfigError
-from chainrule.objectives import rewarded
-from chainrule.objectives.minimum_risk import MinimumRisk, distinct, risks
-from chainrule.objectives.policy_gradient import others_mean
-from chainrule.objectives.rewarded import references_of
+from chainrule.objectives import reward_objective
+from chainrule.objectives.minimum_risk import MinimumRisk, compute_risks, distinct_candidates
+from chainrule.objectives.policy_gradient import leave_one_out_mean
+from chainrule.objectives.reward_objective import references_of
 from chainrule.types import Batch, Source, Vocabulary
 
-ROWS = everything(3, 3)
+ROWS = all_sequences(3, 3)
 EVEN = Vocabulary(3, EOS, np.ones(3, np.int64))
 
 
@@ -52,25 +52,25 @@ def by_formula(
     model: Any, source: Source, rows: list[tuple[int, ...]], reference: list[int], sharpness: float
 ) -> Tensor:
     """Σ_y p(y)^α (1 - r(y)) / Σ_y p(y)^α, with gradient."""
-    powers_Y = sequence_log_probs(model, source, rows).exp() ** sharpness
-    return powers_Y @ (1 - rewards_of(rows, reference)) / powers_Y.sum()
+    powers_N = sequence_log_probs(model, source, rows).exp() ** sharpness
+    return powers_N @ (1 - rewards_of(rows, reference)) / powers_N.sum()
 
 
 # The risk
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(-40, 0), st.floats(0, 1)), min_size=1, max_size=12))
-def test_risks_are_the_formula_whatever_the_order(candidates: list[tuple[int, float, float]]) -> None:
+def test_risks_equal_the_formula_in_any_order(candidates: list[tuple[int, float, float]]) -> None:
     numbers, log_probs, costs = zip(*candidates, strict=True)
-    found_B = risks(torch.tensor(log_probs), torch.tensor(costs), torch.tensor(numbers), 0.3)
+    found_B = compute_risks(torch.tensor(log_probs), torch.tensor(costs), torch.tensor(numbers), 0.3)
     for found, number in zip(found_B.tolist(), sorted(set(numbers)), strict=True):
-        own = [(math.exp(0.3 * log_prob), cost) for source, log_prob, cost in candidates if source == number]
-        assert found == pytest.approx(sum(p * cost for p, cost in own) / sum(p for p, _ in own), rel=1e-4, abs=1e-6)
+        candidates_of = [(math.exp(0.3 * log_prob), cost) for source, log_prob, cost in candidates if source == number]
+        assert found == pytest.approx(sum(p * cost for p, cost in candidates_of) / sum(p for p, _ in candidates_of), rel=1e-4, abs=1e-6)
 
 
-def test_risks_of_sequences_that_are_hardly_possible_are_numbers() -> None:
+def test_risks_of_very_improbable_sequences_are_finite() -> None:
     log_probs_N = torch.tensor([-2000.0, -2000.0, -3000.0], requires_grad=True)
-    found_B = risks(log_probs_N, torch.tensor([0.0, 1.0, 0.25]), torch.tensor([0, 0, 1]), 1.0)
+    found_B = compute_risks(log_probs_N, torch.tensor([0.0, 1.0, 0.25]), torch.tensor([0, 0, 1]), 1.0)
     assert found_B.tolist() == [0.5, 0.25]
     found_B.sum().backward()
     assert log_probs_N.grad is not None
@@ -79,14 +79,14 @@ def test_risks_of_sequences_that_are_hardly_possible_are_numbers() -> None:
 
 @pytest.mark.parametrize("name", ["table", *TRANSLATORS])
 @pytest.mark.parametrize("sharpness", [1.0, 0.005])
-def test_over_all_there_is_it_has_the_gradient_of_the_exact_risk(name: str, sharpness: float) -> None:
-    """Every sequence is drawn, some of them often. At sharpness 1 that is the expected reward, exactly."""
+def test_over_all_sequences_it_has_the_gradient_of_the_exact_risk(name: str, sharpness: float) -> None:
+    """Every sequence is sampled, some several times. At sharpness 1 that is exactly the expected reward."""
     batch = table_batch([[2, 1]], [1])
     model: Any = TableTranslator()
     if name != "table":
         model, batch = small_translator(name, vocabulary=EVEN).double(), batch._replace(source=some_source([3], size=3))
     made = objective(sharpness=sharpness)
-    drawing(made, [*ROWS, ROWS[3], ROWS[3], ROWS[11]])
+    with_samples(made, [*ROWS, ROWS[3], ROWS[3], ROWS[11]])
     loss = made.loss(model, batch, None, 0)
     exact = by_formula(model, one_row(batch.source), ROWS, [2, 1], sharpness)
     assert float(loss.total.detach()) == pytest.approx(float(exact.detach()) / sharpness, rel=1e-5)
@@ -99,9 +99,9 @@ def test_over_all_there_is_it_has_the_gradient_of_the_exact_risk(name: str, shar
 @pytest.mark.parametrize("with_reference", [True, False])
 def test_the_loss_of_a_batch_is_the_sum_over_its_sources(with_reference: bool) -> None:
     model, batch, references = TableTranslator(), table_batch([[2, 1], [1]]), [[2, 1], [1]]
-    drawn = [ROWS[4], ROWS[4], ROWS[7], ROWS[1], ROWS[13], ROWS[2]]  # of the second source one is its reference
+    drawn = [ROWS[4], ROWS[4], ROWS[7], ROWS[1], ROWS[13], ROWS[2]]  # one of the second source is its reference
     made = objective(samples=3, sharpness=0.2, with_reference=with_reference)
-    drawing(made, drawn)
+    with_samples(made, drawn)
     loss = made.loss(model, batch, None, 0)
     exact = []
     for number, reference in enumerate(references):
@@ -115,14 +115,14 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_sources(with_reference: bool) -
     assert made.figures == pytest.approx({"reward": float(drawn_rewards.mean()), "risk": float(total.detach()) / 2})
 
 
-def test_with_little_sharpness_it_is_the_policy_gradient_against_the_mean() -> None:
-    """Distinct draws, equally weighed: Σ (r - mean) ∇ log p / K, which is (K - 1)/K of that against the others."""
+def test_at_low_sharpness_it_is_the_policy_gradient_with_the_mean_as_baseline() -> None:
+    """Distinct samples with equal weights: Σ (r - mean) ∇ log p / K, (K - 1)/K of that with the leave-one-out mean."""
     model, batch = TableTranslator(), table_batch([[2, 1]], [0])
     made = objective(sharpness=1e-6)
-    drawing(made, ROWS[3:9])
-    rewards_1Y = rewards_of(ROWS[3:9], [2, 1])[None]
-    gained_Y = (rewards_1Y - others_mean(rewards_1Y))[0]
-    expected = -(gained_Y * sequence_log_probs(model, one_row(batch.source), ROWS[3:9])).mean() * 5 / 6
+    with_samples(made, ROWS[3:9])
+    rewards_1N = rewards_of(ROWS[3:9], [2, 1])[None]
+    advantage_N = (rewards_1N - leave_one_out_mean(rewards_1N))[0]
+    expected = -(advantage_N * sequence_log_probs(model, one_row(batch.source), ROWS[3:9])).mean() * 5 / 6
     assert_close(gradients(made.loss(model, batch, None, 0).total, model), gradients(expected, model), rtol=1e-4)
 
 
@@ -130,66 +130,66 @@ def test_with_little_sharpness_it_is_the_policy_gradient_against_the_mean() -> N
 
 
 @given(st.data())
-def test_each_source_has_its_distinct_draws_and_its_reference(data: st.DataObject) -> None:
+def test_candidates_are_the_distinct_samples_of_each_source_and_its_reference(data: st.DataObject) -> None:
     sources, samples = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5))
     row = st.sampled_from(ROWS)
     drawn = data.draw(st.lists(row, min_size=sources * samples, max_size=sources * samples))
     references = data.draw(st.none() | st.lists(row, min_size=sources, max_size=sources))
-    found = distinct(as_drawn(drawn), sources, references and as_drawn(references), EOS)
-    lengths = found.drawn.weights_NT.sum(1).long().tolist()
-    rows = [tuple(tokens[:length]) for tokens, length in zip(found.drawn.tokens_NT.tolist(), lengths, strict=True)]
-    # A row cut at the limit and the same row ended are two; with a longer reference beside it, the cut one has ended.
-    ended = [(*one, EOS) if EOS not in one and len(one) < found.drawn.tokens_NT.shape[1] else one for one in drawn]
+    found = distinct_candidates(as_samples(drawn), sources, references and as_samples(references), EOS)
+    lengths = found.samples.weights_RT.sum(1).long().tolist()
+    rows = [tuple(tokens[:length]) for tokens, length in zip(found.samples.tokens_RT.tolist(), lengths, strict=True)]
+    # A row that is cut at the limit differs from the same row with eos, unless a longer reference pads it with eos.
+    ended = [(*one, EOS) if EOS not in one and len(one) < found.samples.tokens_RT.shape[1] else one for one in drawn]
     expected = {}
     for number, one in enumerate(ended):
         expected[number // samples, one] = expected.get((number // samples, one), 0) + 1
     for number, one in enumerate(references or ()):
-        one = (*one, EOS) if EOS not in one and len(one) < found.drawn.tokens_NT.shape[1] else one
+        one = (*one, EOS) if EOS not in one and len(one) < found.samples.tokens_RT.shape[1] else one
         expected.setdefault((number, one), 0)
-    assert dict(zip(zip(found.source_N.tolist(), rows, strict=True), found.times_N.tolist(), strict=True)) == expected
-    assert found.source_N.tolist() == sorted(found.source_N.tolist())
+    assert dict(zip(zip(found.source_R.tolist(), rows, strict=True), found.count_R.tolist(), strict=True)) == expected
+    assert found.source_R.tolist() == sorted(found.source_R.tolist())
 
 
 def test_the_references_of_a_batch_end_where_its_weights_do() -> None:
     targets_BT = torch.tensor([[4, 2, EOS, 9], [3, EOS, 9, 9], [5, 6, 7, EOS]])
     weights_BT = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1.0]])
     found = references_of(Batch(targets_BT, targets_BT, weights_BT), EOS)
-    assert found.tokens_NT.tolist() == [[4, 2, EOS, EOS], [3, EOS, EOS, EOS], [5, 6, 7, EOS]]
-    assert torch.equal(found.weights_NT, weights_BT)
+    assert found.tokens_RT.tolist() == [[4, 2, EOS, EOS], [3, EOS, EOS, EOS], [5, 6, 7, EOS]]
+    assert torch.equal(found.weights_RT, weights_BT)
 
 
-# Around it
+# Training
 
 
 @pytest.mark.parametrize("name", ["seq2seq-transformer", "seq2seq-attention"])
-def test_portions_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_the_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, source = small_translator(name).double(), some_source([5, 2, 4, 4, 1], padding=1)
     batch = Batch(torch.tensor([[EOS, 3, 5]] * 5), torch.tensor([[3, 5, EOS]] * 5), None, source)
-    found, told = [], []
+    found, figures = [], []
     for tokens in (4096, 30, 1):
-        monkeypatch.setattr(rewarded, "PORTION_TOKENS", tokens)
+        monkeypatch.setattr(reward_objective, "CHUNK_TOKENS", tokens)
         torch.manual_seed(0)
         made = objective(samples=4, with_reference=True)
         found.append(gradients(made.loss(model, batch, None, 0).total, model))
-        told.append(made.figures)
+        figures.append(made.figures)
     assert_close(found[1], found[0], rtol=1e-4)  # costs are in single precision
     assert_close(found[2], found[0], rtol=1e-4)
-    assert told[1] == pytest.approx(told[0], rel=1e-5)
+    assert figures[1] == pytest.approx(figures[0], rel=1e-5)
 
 
-def test_draws_come_from_the_model_as_many_as_asked_for() -> None:
+def test_rewards_see_each_distinct_sample_of_a_source_once() -> None:
     torch.manual_seed(0)
     made, seen = objective(samples=50, temperature=0.5), []
 
-    def watched(rows: list[list[int]], references: list[list[int]]) -> Any:
+    def recording(rows: list[list[int]], references: list[list[int]]) -> Any:
         seen.extend(zip(rows, references, strict=True))
         return some_reward(rows, references)
 
-    made.reward = watched
+    made.reward = recording
     made.loss(TableTranslator(), table_batch([[2, 1], [1]]), None, 0)
     for reference in ([2, 1], [1]):
-        own = [tuple(row) for row, given in seen if given == reference]
-        assert len(own) == len(set(own)) > 3
+        rows = [tuple(row) for row, given in seen if given == reference]
+        assert len(rows) == len(set(rows)) > 3
 
 
 @pytest.mark.parametrize("options", [{}, {"with_reference": True}, {"likelihood": 0.1}, {"sharpness": 1.0}])
@@ -208,11 +208,11 @@ def test_a_few_steps_raise_the_expected_reward(options: dict[str, Any]) -> None:
     assert made.figures["reward"] == pytest.approx(after, abs=0.15)
 
 
-def test_a_language_model_is_refused() -> None:
+def test_a_language_model_raises_an_error() -> None:
     tokens_BT = torch.zeros(1, 3).long()
     with pytest.raises(ConfigError) as caught:
         objective().loss(small_model("lstm"), Batch(tokens_BT, tokens_BT), None, 0)
     assert str(caught.value) == (
-        "minimum-risk trains translators; a language model has no reference to be compared with: "
-        "use likelihood or scheduled-sampling"
+        "minimum-risk trains translators only: it compares translations with references; use likelihood or "
+        "scheduled-sampling for a language model"
     )

@@ -1,6 +1,6 @@
-"""A translator small enough that everything it can say is written down, and sums over all of that.
+"""A translator so small that all its translations can be enumerated, and sums over them.
 
-Legend: A sources there are, B batch, T time, V vocabulary, Y sequences there are, K draws.
+N is the number of enumerated sequences.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from chainrule.objectives.rollout import Drawn, drawn_from
+from chainrule.objectives.rollout import Samples, make_samples
 from chainrule.types import Batch, Outputs, Source, select_rows
 
 EOS = 0
@@ -25,7 +25,7 @@ class TablePrefix(NamedTuple):
 
 
 class TableOutput(nn.Module):
-    """Features that are scores already."""
+    """An output layer whose features are scores."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -42,9 +42,9 @@ class TableOutput(nn.Module):
 
 
 class TableTranslator(nn.Module):
-    """Scores of the next word are a parameter for each source, place and word before it: ATVV.
+    """The scores of the next token are a parameter for each source, position and previous token: ATVV.
 
-    A source is told by its first token.
+    The first token of a source is its number.
     """
 
     def __init__(self, sources: int = 2, places: int = 3, size: int = 3, seed: int = 0) -> None:
@@ -74,7 +74,7 @@ class TableTranslator(nn.Module):
 
 
 def table_batch(references: list[list[int]], sources: list[int] | None = None) -> Batch:
-    """Sources by their number (0, 1, … if none are given), and references without `eos`."""
+    """A batch of sources with given numbers (default: 0, 1, …) and references without `eos`."""
     sources = list(range(len(references))) if sources is None else sources
     T = max(map(len, references)) + 1
     targets_BT = torch.tensor([row + [EOS] * (T - len(row)) for row in references])
@@ -84,25 +84,25 @@ def table_batch(references: list[list[int]], sources: list[int] | None = None) -
     return Batch(inputs_BT, targets_BT, weights_BT, Source(tokens_BS, torch.ones_like(tokens_BS, dtype=torch.bool)))
 
 
-def everything(size: int, limit: int) -> list[tuple[int, ...]]:
-    """All there is to say in so many tokens: sequences that end with `eos`, and those cut at the limit."""
+def all_sequences(size: int, limit: int) -> list[tuple[int, ...]]:
+    """All sequences of at most `limit` tokens: those that end with `eos`, and those cut at the limit."""
     words = range(1, size)
     ended = [(*row, EOS) for T in range(limit) for row in itertools.product(words, repeat=T)]
     return [*ended, *itertools.product(words, repeat=limit)]
 
 
-def as_drawn(rows: list[tuple[int, ...]]) -> Drawn:
+def as_samples(rows: list[tuple[int, ...]]) -> Samples:
     T = max(map(len, rows))
-    return drawn_from(torch.tensor([[*row, *[EOS] * (T - len(row))] for row in rows]), EOS)
+    return make_samples(torch.tensor([[*row, *[EOS] * (T - len(row))] for row in rows]), EOS)
 
 
 def sequence_log_probs(model: Any, source: Source, rows: list[tuple[int, ...]]) -> Tensor:
-    """log p(y | x) of each sequence for a source of one row, a token at a time -> Y."""
+    """log p(y | x) of each sequence for a source of one row -> N."""
     return torch.stack([_log_prob(model, source, row) for row in rows])
 
 
 def _log_prob(model: Any, source: Source, row: tuple[int, ...]) -> Tensor:
-    if hasattr(model, "log_probs") and torch.is_grad_enabled():  # steps of a network have no gradient
+    if hasattr(model, "log_probs") and torch.is_grad_enabled():  # the steps of a network have no gradient
         scored: Tensor = model.log_probs(torch.tensor([row]), source).sum()
         return scored
     state, before, total = model.start(source), EOS, torch.zeros(())
@@ -113,7 +113,7 @@ def _log_prob(model: Any, source: Source, row: tuple[int, ...]) -> Tensor:
 
 
 def some_reward(rows: list[list[int]], references: list[list[int]]) -> np.ndarray[Any, Any]:
-    """Some number from 0 to 1 that depends on the whole row and on its reference."""
+    """A number from 0 to 1 that depends on the whole row and on its reference."""
     numbers = [
         sum((place + 1) * token for place, token in enumerate([*row, *reference, 7]))
         for row, reference in zip(rows, references, strict=True)
@@ -122,58 +122,58 @@ def some_reward(rows: list[list[int]], references: list[list[int]]) -> np.ndarra
 
 
 def rewards_of(rows: list[tuple[int, ...]], reference: list[int]) -> Tensor:
-    """`some_reward` of each sequence -> Y."""
+    """`some_reward` of each sequence -> N."""
     bare = [[token for token in row if token != EOS] for row in rows]
     return torch.tensor(some_reward(bare, [reference] * len(rows)))
 
 
-def drawing(made: Any, rows: list[tuple[int, ...]]) -> Any:
-    """An objective whose draws are always these rows."""
-    made.draw = lambda model, batch, source, **how: as_drawn(rows)
-    return made
+def with_samples(objective: Any, rows: list[tuple[int, ...]]) -> Any:
+    """The objective with these rows as its samples."""
+    objective.sample = lambda model, batch, source, **options: as_samples(rows)
+    return objective
 
 
 def one_row(source: Source | None, number: int = 0) -> Source:
-    """A row of a source, as a source."""
+    """One row of a source, as a source."""
     assert source is not None
     return Source(*(part[number : number + 1] for part in source))
 
 
 def gradients(total: Tensor, model: nn.Module) -> list[Tensor]:
-    """Of a scalar for each parameter of a model; zeros where it has none."""
+    """The gradient of a scalar for each parameter of a model; zeros where there is none."""
     parameters = list(model.parameters())
     found = torch.autograd.grad(total, parameters, allow_unused=True, retain_graph=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
 
 
-def summed(terms: Iterator[list[Tensor]]) -> list[Tensor]:
-    """Gradients added up."""
+def sum_gradients(terms: Iterator[list[Tensor]]) -> list[Tensor]:
+    """The sum of gradients, parameter by parameter."""
     return [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 
 def assert_close(ours: list[Tensor], expected: list[Tensor], rtol: float = 1e-6) -> None:
-    """Equal to a share of the largest entry of all."""
+    """Assert equality up to a share of the largest entry of all tensors."""
     largest = max(float(one.abs().max()) for one in expected)
     assert largest > 0
     for one, other in zip(ours, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=rtol * largest)
 
 
-def chi_square(counts_Y: Tensor, chances_Y: Tensor) -> float:
-    """Σ (seen - expected)² / expected, in standard deviations above its mean; what is rare is taken together."""
-    expected_Y = chances_Y.double() / chances_Y.double().sum() * counts_Y.sum()
-    rare_Y = expected_Y < 5
-    seen_Y, expected_Y = (torch.cat([one[~rare_Y], one[rare_Y].sum()[None]]) for one in (counts_Y, expected_Y))
-    possible_Y = expected_Y > 0
-    assert seen_Y[~possible_Y].sum() == 0
-    statistic, freedom = float(((seen_Y - expected_Y) ** 2 / expected_Y)[possible_Y].sum()), int(possible_Y.sum()) - 1
+def chi_square(counts_N: Tensor, probs_N: Tensor) -> float:
+    """Σ (observed - expected)² / expected, in standard deviations above its mean; rare cells are merged."""
+    expected_N = probs_N.double() / probs_N.double().sum() * counts_N.sum()
+    rare_N = expected_N < 5
+    observed_N, expected_N = (torch.cat([one[~rare_N], one[rare_N].sum()[None]]) for one in (counts_N, expected_N))
+    possible_N = expected_N > 0
+    assert observed_N[~possible_N].sum() == 0
+    statistic, freedom = float(((observed_N - expected_N) ** 2 / expected_N)[possible_N].sum()), int(possible_N.sum()) - 1
     return (statistic - freedom) / (2 * freedom) ** 0.5
 
 
 @torch.no_grad()
 def expected_reward(model: TableTranslator, references: list[list[int]]) -> float:
     """Σ_y p(y | x) r(y), averaged over the sources 0, 1, … with these references."""
-    rows = everything(model.output.size, model.window)
+    rows = all_sequences(model.output.size, model.window)
     sources = [
         Source(torch.tensor([[number]]), torch.ones(1, 1, dtype=torch.bool)) for number in range(len(references))
     ]

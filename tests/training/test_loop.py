@@ -114,7 +114,7 @@ def test_early_stopping_ends_after_as_many_validations_without_improvement_and_k
 
     stopped = trainer(model, tmp_path, steps=60, validations=6, patience=3, validate=validate)
     assert stopped.fit()
-    assert (stopped.standing.step, stopped.standing.best, stopped.standing.best_step) == (50, 2.0, 20)
+    assert (stopped.training_state.step, stopped.training_state.best, stopped.training_state.best_step) == (50, 2.0, 20)
     assert len(seen) == 5
     assert_same(parameters(model), seen[1])
 
@@ -248,7 +248,7 @@ def test_a_loss_that_is_no_number_has_its_sentence_and_leaves_the_last_checkpoin
 
     def poisoned(count: float) -> None:
         step(count)
-        if run.standing.step == 6:
+        if run.training_state.step == 6:
             torch.nn.init.constant_(model.embedding.weight, float("nan"))
 
     run._update = poisoned  # type: ignore[method-assign]
@@ -256,7 +256,7 @@ def test_a_loss_that_is_no_number_has_its_sentence_and_leaves_the_last_checkpoin
         run.fit()
     assert str(caught.value) == (
         "the loss became nan at step 8; lower the learning rate (--set training.lr=0.5 is too high) "
-        "or clip more, then run the command again"
+        "or clip more, then rerun the command"
     )
     checkpoint = RunFolder(tmp_path).read_checkpoint()
     assert checkpoint is not None

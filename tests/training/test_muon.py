@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from chainrule.training.muon import Float32Muon, orthogonal
+from chainrule.training.muon import Float32Muon, orthogonalise
 
 SHAPES = ((6, 4), (6, 4), (4, 9), (5, 5))
 
@@ -41,11 +41,11 @@ def test_saved_states_are_interchangeable() -> None:
         torch.testing.assert_close(first.state[mine], second.state[other])
 
 
-def test_orthogonal_keeps_singular_vectors_and_brings_the_values_near_one() -> None:
-    matrix_NRC = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
-    found_NRC = orthogonal(matrix_NRC, (3.4445, -4.7750, 2.0315), 5, 1e-7)
-    left, _, right = torch.linalg.svd(matrix_NRC, full_matrices=False)
-    values = left.mT @ found_NRC @ right.mT
+def test_orthogonalise_keeps_singular_vectors_and_brings_the_values_near_one() -> None:
+    matrices = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
+    found = orthogonalise(matrices, (3.4445, -4.7750, 2.0315), 5, 1e-7)
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    values = left.mT @ found @ right.mT
     diagonal = values.diagonal(dim1=1, dim2=2)
     assert ((diagonal > 0.6) & (diagonal < 1.3)).all()
     torch.testing.assert_close(values, torch.diag_embed(diagonal), atol=1e-4, rtol=0)

@@ -1,31 +1,43 @@
-"""Labels: the sum of -log p of the labels of texts, or of the tags of words.
+"""Label likelihood: the sum of -log p of the labels of texts, or of the tags of words.
 
-What a model makes of its labels is its own: one of them, any number of them, or a chain. So it tells the nats of each
-row itself, and this objective is what asks for them, and for batches of labelled text.
+How labels become a probability depends on the model: one label per text, any number of labels, or a chain of tags. So
+the model computes the loss of each row.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
+
+from torch import Tensor
 
 from chainrule.config import Section
 from chainrule.registry import OBJECTIVES
-from chainrule.types import Batch, Loss, Objective, State
+from chainrule.types import Batch, Loss, Objective, Outputs, State
+
+
+class LabelNetwork(Protocol):
+    """A model that scores the labels of a batch."""
+
+    def __call__(self, batch: Batch, state: State = None) -> Outputs: ...
+
+    def nats(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """-log p of the labels or tags of each row -> B."""
+        ...
 
 
 @OBJECTIVES.register("labels")
-class Labels(Objective):
-    """The model reads a text and is to tell its labels."""
+class LabelLikelihood(Objective):
+    """The model reads a text and predicts its labels or the tags of its words."""
 
     class Config(Section):
         """No options."""
 
-    def loss(self, model: Any, batch: Batch, state: State, step: int) -> Loss:
-        """The nats of all rows, and how many texts, or words, they are of."""
+    def loss(self, model: LabelNetwork, batch: Batch, state: State, step: int) -> Loss:
+        """-log p summed over the rows, and the number of texts or words."""
         nats_B = model.nats(model(batch, state), batch)
-        return Loss(nats_B.sum(), target_count(batch), None)
+        return Loss(nats_B.sum(), count_targets(batch), None)
 
 
-def target_count(batch: Batch) -> int:
-    """The texts of a batch, or its words."""
+def count_targets(batch: Batch) -> int:
+    """The number of texts in a batch, or of words where the targets are tags."""
     return len(batch.targets_BT) if batch.weights_BT is None else int(batch.weights_BT.sum())

@@ -1,16 +1,15 @@
-"""Maximum likelihood: the sum of -log p of the targets, or what the output layer trains in its place."""
+"""Maximum likelihood: the sum of -log p of the targets, or the estimate of it that the output layer trains on."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from chainrule.config import Section
+from chainrule.objectives.network import Network
 from chainrule.registry import OBJECTIVES
 from chainrule.types import Batch, Loss, Objective, Outputs, State
 
 
-def output_loss(model: Any, outputs: Outputs, batch: Batch) -> Loss:
-    """The loss of a model's output layer on features for the targets of a batch, and what the model adds to it."""
+def output_loss(model: Network, outputs: Outputs, batch: Batch) -> Loss:
+    """The loss of a model's output layer on the targets of a batch, plus the further losses of the model."""
     targets_N = batch.targets_BT.flatten()
     weights_N = None if batch.weights_BT is None else batch.weights_BT.flatten()
     total = model.output.loss(outputs.hidden_BTD.flatten(0, 1), targets_N, weights_N)
@@ -22,10 +21,10 @@ def output_loss(model: Any, outputs: Outputs, batch: Batch) -> Loss:
 
 @OBJECTIVES.register("likelihood")
 class Likelihood(Objective):
-    """The model reads the true text and is to predict it."""
+    """The model reads the true text and predicts each next token (teacher forcing)."""
 
     class Config(Section):
         """No options."""
 
-    def loss(self, model: Any, batch: Batch, state: State, step: int) -> Loss:
+    def loss(self, model: Network, batch: Batch, state: State, step: int) -> Loss:
         return output_loss(model, model(batch, state), batch)

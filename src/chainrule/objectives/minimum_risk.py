@@ -1,91 +1,93 @@
-"""Minimum risk: the expected loss of the measure over a few drawn translations, made small.
+"""Minimum risk: minimises the expected cost (1 - reward) over a few sampled translations.
 
-Shen et al., "Minimum Risk Training for Neural Machine Translation", 2016. With C(x) the distinct draws of a source
+Shen et al., "Minimum Risk Training for Neural Machine Translation", 2016. With C(x) the distinct samples of a source
 
     Q(y) = p(y | x)^α / Σ_{y' in C(x)} p(y' | x)^α        risk(x) = Σ_{y in C(x)} Q(y) (1 - r(y))
 
-The sharpness α lies far below 1, as a sequence's probability is a product of many: at 1 the most probable candidate
-would take all of Q.
-
-Legend: B sources, C candidates of a source, N candidates of all sources, P of those in a portion, T time.
+The sharpness α is far below 1, since the probability of a sequence is a product of many: at 1 the most probable
+candidate would have nearly all of Q.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from chainrule.objectives.rewarded import Rewarded, RewardedConfig, portioned, references_of
-from chainrule.objectives.rollout import Drawn, drawn_from, forced
+from chainrule.objectives.network import SteppingNetwork
+from chainrule.objectives.reward_objective import RewardConfig, RewardObjective, references_of, split_into_chunks
+from chainrule.objectives.rollout import Samples, make_samples, score_samples
 from chainrule.registry import OBJECTIVES
 from chainrule.types import Batch, Source
 
 
-class Candidates(NamedTuple):
-    """The distinct translations of each source, those of a source adjacent."""
+class TranslationCandidates(NamedTuple):
+    """The distinct translations of each source; those of a source are adjacent."""
 
-    drawn: Drawn
-    source_N: Tensor
-    times_N: Tensor  # how often each was drawn
-
-
-def distinct(drawn: Drawn, sources: int, reference: Drawn | None, eos: int) -> Candidates:
-    """Drawn rows, as many of each source, with the reference of each if there is one -> each once."""
-    tokens_NT = drawn.tokens_NT
-    source_N = torch.arange(sources, device=tokens_NT.device).repeat_interleave(len(tokens_NT) // sources)
-    times_N = torch.ones_like(source_N)
-    if reference is not None:
-        T = max(tokens_NT.shape[1], reference.tokens_NT.shape[1])
-        both = [F.pad(one_NT, (0, T - one_NT.shape[1]), value=eos) for one_NT in (tokens_NT, reference.tokens_NT)]
-        tokens_NT, own_B = torch.cat(both), torch.arange(sources, device=tokens_NT.device)
-        source_N, times_N = torch.cat([source_N, own_B]), torch.cat([times_N, torch.zeros_like(own_B)])
-    rows_NX, which_N = torch.unique(torch.cat([source_N[:, None], tokens_NT], 1), dim=0, return_inverse=True)
-    times_N = times_N.new_zeros(len(rows_NX)).index_add(0, which_N, times_N)
-    return Candidates(drawn_from(rows_NX[:, 1:], eos), rows_NX[:, 0], times_N)
+    samples: Samples
+    source_R: Tensor
+    count_R: Tensor  # how often each was sampled
 
 
-def risks(log_probs_N: Tensor, costs_N: Tensor, source_N: Tensor, sharpness: float) -> Tensor:
+def distinct_candidates(samples: Samples, sources: int, references: Samples | None, eos: int) -> TranslationCandidates:
+    """The distinct rows among samples, equally many per source, and the references of the sources if they are given."""
+    tokens_RT = samples.tokens_RT
+    source_R = torch.arange(sources, device=tokens_RT.device).repeat_interleave(len(tokens_RT) // sources)
+    count_R = torch.ones_like(source_R)
+    if references is not None:
+        T = max(tokens_RT.shape[1], references.tokens_RT.shape[1])
+        both = [F.pad(part_RT, (0, T - part_RT.shape[1]), value=eos) for part_RT in (tokens_RT, references.tokens_RT)]
+        tokens_RT, source_B = torch.cat(both), torch.arange(sources, device=tokens_RT.device)
+        source_R, count_R = torch.cat([source_R, source_B]), torch.cat([count_R, torch.zeros_like(source_B)])
+    rows_RX, index_R = torch.unique(torch.cat([source_R[:, None], tokens_RT], 1), dim=0, return_inverse=True)
+    count_R = count_R.new_zeros(len(rows_RX)).index_add(0, index_R, count_R)
+    return TranslationCandidates(make_samples(rows_RX[:, 1:], eos), rows_RX[:, 0], count_R)
+
+
+def compute_risks(log_probs_R: Tensor, costs_R: Tensor, source_R: Tensor, sharpness: float) -> Tensor:
     """The expected cost of each source's candidates under p^sharpness, normalised over them -> B."""
-    _, which_N = source_N.unique(return_inverse=True)
-    scores_N = sharpness * log_probs_N
-    none_B = scores_N.new_zeros(int(which_N.max()) + 1)
-    most_B = none_B.scatter_reduce(0, which_N, scores_N.detach(), "amax", include_self=False)
-    mass_N = (scores_N - most_B[which_N]).exp()
-    return none_B.index_add(0, which_N, mass_N * costs_N) / none_B.index_add(0, which_N, mass_N)
+    _, index_R = source_R.unique(return_inverse=True)
+    scores_R = sharpness * log_probs_R
+    zeros_B = scores_R.new_zeros(int(index_R.max()) + 1)
+    max_B = zeros_B.scatter_reduce(0, index_R, scores_R.detach(), "amax", include_self=False)
+    mass_R = (scores_R - max_B[index_R]).exp()
+    return zeros_B.index_add(0, index_R, mass_R * costs_R) / zeros_B.index_add(0, index_R, mass_R)
 
 
 @OBJECTIVES.register("minimum-risk")
-class MinimumRisk(Rewarded):
-    """The expected loss of a measure over the distinct draws of each source."""
+class MinimumRisk(RewardObjective):
+    """The expected cost of the distinct samples of each source."""
 
     name = "minimum-risk"
     config: Config
 
-    class Config(RewardedConfig):
-        """Which candidates there are, and how their probabilities weigh."""
+    class Config(RewardConfig):
+        """The candidates, and how their probabilities are weighted."""
 
-        samples: int = Field(8, ge=1, description="translations drawn of each source")
-        sharpness: float = Field(0.005, gt=0, description="α: 0 weighs candidates equally, 1 by their probability")
-        with_reference: bool = Field(False, description="the reference is a candidate too")
+        samples: int = Field(8, ge=1, description="translations sampled per source")
+        sharpness: float = Field(
+            0.005, gt=0, description="α: near 0 candidates have equal weights, at 1 their probabilities"
+        )
+        with_reference: bool = Field(False, description="add the reference to the candidates")
 
-    def portions(self, model: Any, batch: Batch, source: Source) -> Iterator[Tensor]:
+    def chunk_losses(self, model: SteppingNetwork, batch: Batch, source: Source) -> Iterator[Tensor]:
         c, eos, B = self.config, model.eos, len(source.tokens_BS)
-        drawn = self.draw(model, batch, source, samples=c.samples)
-        found = distinct(drawn, B, references_of(batch, eos) if c.with_reference else None, eos)
-        rewards_N = self.rewards(found.drawn, batch, found.source_N, eos)
-        lengths, risk = found.drawn.weights_NT.sum(1).long().tolist(), 0.0
-        for rows in portioned(lengths, found.source_N.tolist(), model.output.size):
-            row_P = torch.tensor(rows, device=rewards_N.device)
-            log_probs_P = forced(model, source, found.source_N[row_P], found.drawn.rows(row_P), eos)
-            portion = risks(log_probs_P, 1 - rewards_N[row_P], found.source_N[row_P], c.sharpness).sum()
-            risk += float(portion.detach())
-            # The gradient of a risk is α Σ Q(y) (cost(y) - risk) ∇ log p(y): without its α it is a policy gradient in
-            # which Q stands for the draw and the risk for the baseline, and as large as one.
-            yield portion / c.sharpness
-        drawn_reward = (rewards_N * found.times_N).sum() / found.times_N.sum()
-        self.figures = {"reward": float(drawn_reward), "risk": risk / B}
+        sampled = self.sample(model, batch, source, samples=c.samples)
+        references = references_of(batch, eos) if c.with_reference else None
+        samples, source_R, count_R = distinct_candidates(sampled, B, references, eos)
+        rewards_R = self.compute_rewards(samples, batch, source_R, eos)
+        lengths, risk = samples.weights_RT.sum(1).long().tolist(), 0.0
+        for chunk in split_into_chunks(lengths, source_R.tolist(), model.output.size):
+            rows_M = torch.tensor(chunk, device=rewards_R.device)
+            log_probs_M = score_samples(model, source, source_R[rows_M], samples.select(rows_M), eos)
+            chunk_risk = compute_risks(log_probs_M, 1 - rewards_R[rows_M], source_R[rows_M], c.sharpness).sum()
+            risk += float(chunk_risk.detach())
+            # The gradient of a risk is α Σ Q(y) (cost(y) - risk) ∇ log p(y). Divided by α it is a policy gradient with
+            # Q as the sampling distribution and the risk as the baseline, and of the same size.
+            yield chunk_risk / c.sharpness
+        sample_reward = (rewards_R * count_R).sum() / count_R.sum()
+        self.figures = {"reward": float(sample_reward), "risk": risk / B}

@@ -1,7 +1,7 @@
-"""Span corruption: of plain text a translator reads all but some gaps, and learns to fill them.
+"""Span corruption: a translator reads plain text without some spans, and learns to write these spans.
 
-Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", 2020. The pairs come
-from data/spans.py; on them the loss is the likelihood's.
+Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", 2020. The pairs are
+made in data/spans.py; the loss on them is the likelihood.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from chainrule.registry import OBJECTIVES
 
 
 @OBJECTIVES.register("spans", task="spans")
-class Spans(Likelihood):
-    """The model reads a text with gaps and is to write what was in them."""
+class SpanCorruption(Likelihood):
+    """The model reads a text with spans removed and predicts them."""
 
     class Config(Likelihood.Config):
-        """How much of the text goes into gaps, and how long these are."""
+        """How much of the text is removed, and how long the spans are."""
 
-        noise: float = Field(0.15, gt=0, lt=1, description="share of the tokens that go into gaps")
-        mean_span: float = Field(3.0, ge=1, description="tokens in a gap, on average")
+        noise: float = Field(0.15, gt=0, lt=1, description="share of the tokens that are removed")
+        mean_span: float = Field(3.0, ge=1, description="mean number of tokens in a removed span")

@@ -157,6 +157,9 @@ class Run:
 
     def missing(self, verb: str) -> MissingVerbError:
         """The error for a verb that this run does not have."""
+        if verb in self.verbs:
+            kind = type(self).__name__
+            return MissingVerbError(f"{self.name} has no method {verb}; help({kind}) lists the methods of its verbs")
         models = [entry.name for entry in MODELS.entries() if verb in RUNS.get(entry.task).make.verbs]
         usable = f"{verb} works with {', '.join(models)}; " if models else ""
         return MissingVerbError(f"{self.name} has no {verb}; {usable}this run has {', '.join(self.verbs)}")

@@ -165,10 +165,10 @@ class Katz(Naive):
             total += 1
         probs = {word: Fraction(1) * share / total for word, share in kept.items()}
         freed = 1 - sum(probs.values())
-        room = 1 - sum((lower[word] for word in seen), Fraction(0))
-        if room <= 1e-9:  # no unseen word can take the freed mass
+        unseen_mass = 1 - sum((lower[word] for word in seen), Fraction(0))
+        if unseen_mass <= 1e-9:  # no unseen word can take the freed mass
             return [probs.get(word, Fraction(0)) / (1 - freed) for word in range(self.vocab_size)]
-        return [probs[word] if word in probs else freed / room * lower[word] for word in range(self.vocab_size)]
+        return [probs[word] if word in probs else freed / unseen_mass * lower[word] for word in range(self.vocab_size)]
 
 
 class Interpolated(Naive):

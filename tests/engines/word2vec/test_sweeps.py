@@ -84,11 +84,11 @@ def test_an_interrupted_sweep_equals_an_uninterrupted_one() -> None:
         calls.append(0)
         return len(calls) <= 4
 
-    first, begun = halved.sweep(0, 9, lambda number: 0.025 / (number + 1), 1, proceed)
+    first, earlier = halved.sweep(0, 9, lambda number: 0.025 / (number + 1), 1, proceed)
     last, rest = halved.sweep(first, 9, lambda number: 0.025 / (number + 1), 1, always)
     assert (first, last, reached) == (4, 9, 9)
-    assert (begun.words, rest.words) != (0, 0)
-    assert begun.words + rest.words == whole.words
+    assert (earlier.words, rest.words) != (0, 0)
+    assert earlier.words + rest.words == whole.words
     assert (through.weights.inputs_VD == halved.weights.inputs_VD).all()
     assert (through.weights.outputs_VD == halved.weights.outputs_VD).all()
 

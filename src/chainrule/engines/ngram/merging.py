@@ -57,13 +57,13 @@ class SortedRuns:
         _heapify(rows, cursors, heap)
         size = np.array([len(heap)])
         last, places = np.full(self._order, NOTHING, np.uint32), np.arange(BLOCK, dtype=np.uint32) * self._order
-        begun = False
+        has_last = False
         while size[0]:
             merged, counts = np.empty((BLOCK, self._order), np.uint32), np.empty(BLOCK, np.uint32)
             used = _merge_block(rows, row_counts, cursors, ends, heap, size, merged, counts)
             shared = np.empty(used, np.uint8)
-            _compare(merged, last, begun, shared)
-            begun, last = True, merged[used - 1].copy()
+            _compare(merged, last, has_last, shared)
+            has_last, last = True, merged[used - 1].copy()
             yield Windows(merged.reshape(-1), places[:used], shared, counts[:used])
 
 
@@ -152,11 +152,11 @@ def _merge_block(
 
 
 @njit(cache=True, nogil=True)
-def _compare(rows: Array, last: Array, begun: bool, shared: Array) -> None:
+def _compare(rows: Array, last: Array, has_last: bool, shared: Array) -> None:
     """The number of leading words that each row shares with the previous one; `last` ends the previous block."""
     for number in range(len(shared)):
         equal = 0
-        if number > 0 or begun:
+        if number > 0 or has_last:
             while equal < rows.shape[1]:
                 before = rows[number - 1, equal] if number else last[equal]
                 if before != rows[number, equal] or before == NOTHING:

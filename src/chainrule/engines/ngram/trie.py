@@ -177,7 +177,7 @@ class _BuildState(NamedTuple):
     """The state of building, carried from block to block."""
 
     sizes: Array  # nodes of each level so far; of level 1: the last word + 1
-    begun: Array  # number of windows before the open node of each level; -1: no node is open
+    opened: Array  # number of windows before the open node of each level; -1: no node is open
     total: Array  # number of windows so far
 
 
@@ -193,14 +193,14 @@ def _append_nodes(
     counts_J: Array,
     first_Y: Array,
     sizes: Array,
-    begun: Array,
+    opened: Array,
     total: Array,
 ) -> None:
     """Append the nodes of sorted windows: one at each level from the first word that differs from the previous window.
 
     The last three arguments are the fields of a `_BuildState`.
     """
-    order, seen = len(begun), total[0]
+    order, seen = len(opened), total[0]
     windows, new = np.empty((GATHER, order), np.uint32), np.empty(GATHER, np.int64)
     slot = 0
     while slot < len(places):
@@ -218,7 +218,7 @@ def _append_nodes(
             seen += _occurrences(counts, slot, new[number])
             slot = new[number]
             equal = np.int64(shared[slot])
-            _close(equal, seen, offsets, counts_J, sizes, begun)
+            _close(equal, seen, offsets, counts_J, sizes, opened)
             for k in range(equal, order):
                 token = windows[number, k]
                 if token == NOTHING:
@@ -234,7 +234,7 @@ def _append_nodes(
                     if k + 1 < order:
                         first_Y[node] = sizes[k + 1]
                     sizes[k] += 1
-                begun[k] = seen
+                opened[k] = seen
                 if k > 0 and token == eos:
                     break
         seen += _occurrences(counts, slot, last)
@@ -249,21 +249,21 @@ def _occurrences(counts: Array, begin: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _close(equal: Number, seen: Number, offsets: Array, counts_J: Array, sizes: Array, begun: Array) -> None:
+def _close(equal: Number, seen: Number, offsets: Array, counts_J: Array, sizes: Array, opened: Array) -> None:
     """Close the open nodes above level `equal` and store their counts."""
-    for k in range(equal, len(begun)):
-        if begun[k] >= 0:
-            counts_J[offsets[k] + sizes[k] - 1] = seen - begun[k]
-            begun[k] = -1
+    for k in range(equal, len(opened)):
+        if opened[k] >= 0:
+            counts_J[offsets[k] + sizes[k] - 1] = seen - opened[k]
+            opened[k] = -1
 
 
 @njit(cache=True, nogil=True)
 def _finish(
-    vocab_size: int, offsets: Array, counts_J: Array, first_Y: Array, sizes: Array, begun: Array, total: Array
+    vocab_size: int, offsets: Array, counts_J: Array, first_Y: Array, sizes: Array, opened: Array, total: Array
 ) -> None:
     """Close all open nodes, and give the words after the last one no children."""
-    _close(0, total[0], offsets, counts_J, sizes, begun)
-    if len(begun) > 1:
+    _close(0, total[0], offsets, counts_J, sizes, opened)
+    if len(opened) > 1:
         for word in range(sizes[0], vocab_size):
             first_Y[word] = sizes[1]
 

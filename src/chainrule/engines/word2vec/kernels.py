@@ -199,7 +199,7 @@ def _target_negatives(centre, tables, outputs_VD, buffers, width):  # type: igno
     return count
 
 
-# The contexts of one centre. If both losses are used, each has a step of its own, the tree first.
+# The contexts of one centre. If both losses are used, each has its own step, the tree first.
 
 
 @inlined

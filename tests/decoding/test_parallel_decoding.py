@@ -1,7 +1,4 @@
-"""Decoding in parallel: drafts leave greedy search as it is, and one pass is the most probable token of each place.
-
-Legend: B batch, T time.
-"""
+"""Parallel decoding: drafts do not change greedy search, and one pass gives the most probable token per position."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def greedy(model: Any, source: Source, limits: list[int]) -> list[list[int]]:
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=5),
     limit=st.integers(1, 14),
 )
-def test_a_draft_leaves_greedy_search_as_it_is(
+def test_drafts_do_not_change_greedy_search(
     seed: int, gamma: float, threshold: float, nar: str, lengths: list[int], limit: int
 ) -> None:
     gamma = 0.0 if nar == "ctc" else gamma
@@ -61,38 +58,39 @@ def test_a_draft_leaves_greedy_search_as_it_is(
     limits = [1 + (limit + 5 * row) % 14 for row in range(len(lengths))]
     rows, passes = draft_in_parallel(model, source, eos=EOS, limits=limits)
     assert rows == greedy(model, source, limits)
-    assert all(1 <= taken <= len(row) for taken, row in zip(passes, rows, strict=True))
+    assert all(1 <= count <= len(row) for count, row in zip(passes, rows, strict=True))
 
 
-def test_a_draft_that_is_right_takes_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = 0
+def test_a_right_draft_takes_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested = 0
     for seed in range(12):
         model, source = small_translator("hybrid", seed=seed, gamma=0.5 * (seed % 2)).double(), some_source(LENGTHS)
         right = greedy(model, source, [9] * 4)
         drafted_BT = torch.tensor([[*row, *[EOS] * (9 - len(row))] for row in right])
         scores_BTV = functional.one_hot(drafted_BT, model.output.size).double()
         lengths_B = torch.tensor([len(row) for row in right])
-        monkeypatch.setattr(model, "drafted", lambda *_, given=(scores_BTV, lengths_B): given)
+        monkeypatch.setattr(model, "draft_scores", lambda *_, given=(scores_BTV, lengths_B): given)
         rows, passes = draft_in_parallel(model, source, eos=EOS, limits=[9] * 4)
         assert rows == right
-        plain = [taken for row, taken in zip(rows, passes, strict=True) if row in (said(row), [*said(row), EOS])]
-        assert set(plain) <= {1}  # no word twice in a row, which no draft has
-        tried += len(plain)
-    assert tried >= 5
+        # Drafts have no adjacent repetitions, so only rows without them are drafted completely.
+        plain = [count for row, count in zip(rows, passes, strict=True) if row in (merge(row), [*merge(row), EOS])]
+        assert set(plain) <= {1}
+        tested += len(plain)
+    assert tested >= 5
 
 
-def test_a_draft_is_looked_up_where_the_mixture_has_it() -> None:
+def test_a_draft_uses_the_scores_that_the_mixture_has_computed() -> None:
     model, source = small_translator("hybrid", gamma=0.5), some_source(LENGTHS)
     with torch.inference_mode():
         encoded = model.encode(source)
-        known_BTV, lengths_B = model.drafted(encoded, model.opened(encoded, stepping=True).memory)
-        scores_BTV, same_B = model.drafted(encoded, model.opened(encoded, stepping=False).memory)
+        known_BTV, lengths_B = model.draft_scores(encoded, model.begin_decoding(encoded, stepping=True))
+        scores_BTV, same_B = model.draft_scores(encoded, model.begin_decoding(encoded, stepping=False))
     assert lengths_B.tolist() == same_B.tolist()
     for known_TV, scores_TV, length in zip(known_BTV, scores_BTV, lengths_B.tolist(), strict=True):
         torch.testing.assert_close(known_TV[:length], scores_TV[:length].log_softmax(1))
 
 
-def test_rows_of_a_batch_do_not_touch_one_another() -> None:
+def test_rows_of_a_batch_are_independent() -> None:
     model, source = small_translator("hybrid", seed=3).double(), some_source(LENGTHS)
     limits = [9, 4, 12, 7]
     rows, passes = draft_in_parallel(model, source, eos=EOS, limits=limits)
@@ -105,29 +103,29 @@ def test_rows_of_a_batch_do_not_touch_one_another() -> None:
         assert alone == ([rows[number]], [passes[number]])
 
 
-def written(scores_TV: Tensor) -> list[int]:
-    """The best word of each place up to the end; of equals in a row the surest stays, others have a second choice."""
+def expected_tokens(scores_TV: Tensor) -> list[int]:
+    """The best token of each position up to eos; of adjacent equals the most certain stays, others may be replaced."""
     order_TV = scores_TV.argsort(1, descending=True).tolist()
     best = [order[0] for order in order_TV]
     best = best[: best.index(EOS)] if EOS in best else best
-    behind = [float(scores_TV[t, order[0]] - scores_TV[t, order[1]]) for t, order in enumerate(order_TV)]
+    gaps = [float(scores_TV[t, order[0]] - scores_TV[t, order[1]]) for t, order in enumerate(order_TV)]
     tokens: list[int] = []
     begin = 0
     for end in range(1, len(best) + 1):
         if end < len(best) and best[end] == best[begin]:
             continue
-        surest = behind.index(max(behind[begin:end]), begin)
+        most_certain = gaps.index(max(gaps[begin:end]), begin)
         for place in range(begin, end):
-            if place == surest:
+            if place == most_certain:
                 tokens.append(best[place])
-            elif math.exp(-behind[place]) >= 0.5:
+            elif math.exp(-gaps[place]) >= 0.5:
                 tokens.append(order_TV[place][1])
         begin = end
-    return said(tokens)
+    return merge(tokens)
 
 
-def said(tokens: list[int]) -> list[int]:
-    """What comes before the end, each run of equals once."""
+def merge(tokens: list[int]) -> list[int]:
+    """The tokens before eos, each run of equal tokens once."""
     kept: list[int] = []
     for token in tokens:
         if token == EOS:
@@ -138,98 +136,102 @@ def said(tokens: list[int]) -> list[int]:
 
 
 @torch.inference_mode()
-def test_one_pass_gives_the_most_probable_token_of_each_place() -> None:
+def test_one_pass_gives_the_most_probable_token_of_each_position() -> None:
     model, source = small_translator("hybrid"), some_source(LENGTHS)
     encoded = model.encode(source)
     for number, row in enumerate(translate_in_parallel(model, source, eos=EOS)):
-        length = int(model.foretold(encoded)[number, 0])
+        length = int(model.predict_lengths(encoded)[number, 0])
         features_TD = model.core.features_at_once(
-            encoded, model.core.align(encoded), model.foretold(encoded)[:, 0] + 1, model.config.allocation_threshold
+            encoded,
+            model.core.align(encoded),
+            model.predict_lengths(encoded)[:, 0] + 1,
+            model.config.allocation_threshold,
         )[number, :length]
-        assert row == written(model.output.base.log_probs(features_TD))
+        assert row == expected_tokens(model.output.base.log_probs(features_TD))
 
 
 @torch.inference_mode()
-def test_a_word_that_is_said_twice_gives_way_to_a_second_choice_that_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_token_is_replaced_by_a_second_choice_of_similar_probability(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, source = small_translator("hybrid"), some_source([6])
-    said_twice = torch.tensor([[0.0, 5, 1, 4.9], [0.0, 9, 1, 2], [0.0, 1, 7, 6], [0.0, 1, 7, 0], [0.0, 1, 2, 5]])
-    monkeypatch.setattr(model, "at_once", lambda *_: said_twice[None])
-    monkeypatch.setattr(model, "foretold", lambda *_: torch.tensor([[5]]))
-    assert translate_in_parallel(model, source, eos=EOS) == [
-        [3, 1, 2, 3]
-    ]  # the first by its second choice, one left out
-    assert written(said_twice) == [3, 1, 2, 3]
+    scores_TV = torch.tensor([[0.0, 5, 1, 4.9], [0.0, 9, 1, 2], [0.0, 1, 7, 6], [0.0, 1, 7, 0], [0.0, 1, 2, 5]])
+    monkeypatch.setattr(model, "predict_parallel", lambda *_, given=scores_TV: given[None])
+    monkeypatch.setattr(model, "predict_lengths", lambda *_: torch.tensor([[5]]))
+    # The first token is replaced by its second choice, the third is left out.
+    assert translate_in_parallel(model, source, eos=EOS) == [[3, 1, 2, 3]]
+    assert expected_tokens(scores_TV) == [3, 1, 2, 3]
     for seed in range(300):
         torch.manual_seed(seed)
         scores_TV = 3 * torch.rand(9, 4)
-        monkeypatch.setattr(model, "at_once", lambda *_, scores_TV=scores_TV: scores_TV[None])
-        monkeypatch.setattr(model, "foretold", lambda *_: torch.tensor([[9]]))
-        assert translate_in_parallel(model, source, eos=EOS) == [written(scores_TV)]
+        monkeypatch.setattr(model, "predict_parallel", lambda *_, given=scores_TV: given[None])
+        monkeypatch.setattr(model, "predict_lengths", lambda *_: torch.tensor([[9]]))
+        assert translate_in_parallel(model, source, eos=EOS) == [expected_tokens(scores_TV)]
 
 
 @torch.inference_mode()
-def test_of_several_lengths_the_one_of_the_best_log_p_a_token_is_given() -> None:
+def test_the_length_with_the_best_mean_log_p_per_token_is_selected() -> None:
     chosen = set()
     for seed in range(8):
         model, source = small_translator("hybrid", seed=seed), some_source(LENGTHS)
         encoded = model.encode(source)
-        lengths_BK = model.foretold(encoded, 4)
+        lengths_BK = model.predict_lengths(encoded, 4)
         found = translate_in_parallel(model, source, lengths=4, eos=EOS)
-        model.config = model.config.model_copy(update={"gamma": 0.0})  # the first branch ranks
+        model.config = model.config.model_copy(
+            update={"gamma": 0.0}
+        )  # candidates are ranked by the autoregressive branch
         for number, row in enumerate(found):
             candidates, scores = [], []
             for length in lengths_BK[number].tolist():
                 some = model.encode(one_row(source, number))
-                tokens = written(model.at_once(some, torch.tensor([length]))[0, :length])
+                tokens = expected_tokens(model.predict_parallel(some, torch.tensor([length]))[0, :length])
                 log_prob_T = model.log_probs(torch.tensor([[*tokens, EOS]]), one_row(source, number))[0]
                 candidates.append(tokens)
                 scores.append(float(log_prob_T.mean()))
             best = max(range(4), key=scores.__getitem__)
             assert row == candidates[best]
             chosen.add(best)
-    assert len(chosen) > 1  # not always the first
+    assert len(chosen) > 1  # not always the most probable length
 
 
 @torch.inference_mode()
-def test_refining_writes_the_least_sure_tokens_again_with_the_others_in_sight() -> None:
+def test_refinement_predicts_the_least_certain_tokens_again_given_the_others() -> None:
     model, source = small_translator("hybrid", seed=1), some_source([9])
     encoded = model.encode(source)
-    length_1 = model.foretold(encoded)[:, 0].clamp(min=6)
-    model.foretold = lambda encoded, count=1: length_1[:, None]
-    log_prob_T, tokens_T = model.at_once(encoded, length_1)[0].log_softmax(1).max(1)
-    for share in (2 / 3, 1 / 3):  # two more passes
+    length_1 = model.predict_lengths(encoded)[:, 0].clamp(min=6)
+    model.predict_lengths = lambda encoded, count=1: length_1[:, None]
+    log_prob_T, tokens_T = model.predict_parallel(encoded, length_1)[0].log_softmax(1).max(1)
+    for share in (2 / 3, 1 / 3):  # two further passes
         masked = -(-int(length_1) * share // 1)
         order = sorted(range(int(length_1)), key=lambda t: float(log_prob_T[t]))
         shown_T = torch.ones(int(length_1), dtype=torch.bool)
         shown_T[order[: int(masked)]] = False
-        scores_1TV = model.at_once(encoded, length_1, (tokens_T[None], shown_T[None]))
+        scores_1TV = model.predict_parallel(encoded, length_1, (tokens_T[None], shown_T[None]))
         new_log_prob_T, new_T = scores_1TV[0].log_softmax(1).max(1)
         tokens_T = torch.where(shown_T, tokens_T, new_T)
         log_prob_T = torch.where(shown_T, log_prob_T, new_log_prob_T)
-    assert translate_in_parallel(model, source, refine=2, eos=EOS) == [said(tokens_T.tolist())]
+    assert translate_in_parallel(model, source, refine=2, eos=EOS) == [merge(tokens_T.tolist())]
 
 
-def test_what_cannot_be_asked_for_is_told() -> None:
+def test_wrong_options_raise_an_error() -> None:
     model, source = small_translator("hybrid"), some_source([3])
-    with pytest.raises(ConfigError, match=r"^0 lengths are to be tried, but at least 1 is needed; the default is 1\.$"):
+    with pytest.raises(ConfigError, match=r"^lengths is 0; expected at least 1$"):
         translate_in_parallel(model, source, lengths=0, eos=EOS)
-    with pytest.raises(
-        ConfigError, match=r"^a translation is to be refined -1 times, but 0 is the least; 0 means one pass alone\.$"
-    ):
+    with pytest.raises(ConfigError, match=r"^refine is -1; expected at least 0 \(0: a single pass\)$"):
         translate_in_parallel(model, source, refine=-1, eos=EOS)
-    with pytest.raises(ConfigError, match=r"^there are 2 limits for 1 sources; give one each\.$"):
+    with pytest.raises(ConfigError, match=r"^got 2 limits for 1 sources; give one limit per source$"):
         draft_in_parallel(model, source, eos=EOS, limits=[3, 3])
-    slots = small_translator("hybrid", nar="ctc", gamma=0.0)
+    ctc = small_translator("hybrid", nar="ctc", gamma=0.0)
     with pytest.raises(
         ConfigError,
-        match=r"^a model that writes into slots foretells no length and has no places to write again, but lengths is 2 "
-        r"and refine 0; leave them out, or train with model\.nar=positions\.$",
+        match=r"^lengths is 2 and refine is 0, but a CTC model predicts no length and cannot refine; leave them out, "
+        r"or train with model\.nar=positions$",
     ):
-        translate_in_parallel(slots, source, lengths=2, eos=EOS)
+        translate_in_parallel(ctc, source, lengths=2, eos=EOS)
 
 
 @pytest.mark.parametrize("nar", ["positions", "ctc"])
-def test_a_trained_translator_writes_the_same_in_fewer_passes(nar: str, tmp_path: Path) -> None:
+def test_a_trained_translator_decodes_the_same_in_fewer_passes(nar: str, tmp_path: Path) -> None:
     pairs = [(source, source.upper()) for source, _ in letter_pairs(400, longest=6)]
     paths = write_pairs(tmp_path, pairs)
     wider = {"embedding": 16, "hidden": 16, "nar": nar, "gamma": 0.0 if nar == "ctc" else 0.1, "dropout": 0.0}
@@ -251,6 +253,6 @@ def test_a_trained_translator_writes_the_same_in_fewer_passes(nar: str, tmp_path
         found = beam_search(model, model.start(source), first_B1, eos=tokenizer.eos, beams=1, max_new_tokens=limits)
     assert rows == [hypotheses[0].tokens for hypotheses in found]
     assert sum(passes) < 0.6 * sum(map(len, rows))
-    at_once = [tokenizer.decode(row) for row in translate_in_parallel(model, source, eos=tokenizer.eos)]
-    right = sum(line.upper() == text for line, text in zip(lines, at_once, strict=True))
+    parallel = [tokenizer.decode(row) for row in translate_in_parallel(model, source, eos=tokenizer.eos)]
+    right = sum(line.upper() == text for line, text in zip(lines, parallel, strict=True))
     assert right >= 20
