@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 import chainrule as cr
-from chainrule.experiments.demo import builtin_text
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.text.samples.texts import english_text
 
 
 # The model begins here …
@@ -55,7 +55,7 @@ class MovingAverage(FeatureLayer):
 
 
 def main() -> None:
-    text = builtin_text()
+    text = english_text()
     Path("book.txt").write_text(text[:60_000], encoding="utf-8")
     Path("test.txt").write_text(text[60_000:65_000], encoding="utf-8")
     run = cr.train("book.txt", model="moving-average", steps=60, seed=1, out="runs/moving-average")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import chainrule as cr
-from chainrule.experiments.demo import builtin_text
 from chainrule.report.leaderboard import markdown
+from chainrule.text.samples.texts import english_text
 
 MODELS = [  # MODEL or MODEL:OUTPUT, with options of that model in brackets
     "ngram(order=3, smoothing=witten-bell)",
@@ -22,7 +22,7 @@ SHORT = {"training": {"length": 32, "batch_size": 16}}  # for all of them
 
 
 def main() -> None:
-    text = builtin_text()
+    text = english_text()
     Path("book.txt").write_text(text[:60_000], encoding="utf-8")
     Path("test.txt").write_text(text[60_000:65_000], encoding="utf-8")
     rows = cr.compare(

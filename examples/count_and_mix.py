@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import chainrule as cr
-from chainrule.experiments.demo import builtin_text
+from chainrule.text.samples.texts import english_text
 
 SMALL = {"model": {"embedding": 48, "hidden": 64}, "training": {"length": 24, "batch_size": 16, "lr": 0.01}}
 
 
 def main() -> None:
-    lines = builtin_text().splitlines(keepends=True)
+    lines = english_text().splitlines(keepends=True)
     for name, begin, end in (("book", 0, 2400), ("valid", 4000, 4500), ("test", 4500, 5000)):
         Path(f"{name}.txt").write_text("".join(lines[begin:end]), encoding="utf-8")
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import chainrule as cr
-from chainrule.experiments.demo import builtin_text
+from chainrule.text.samples.texts import english_text
 
 
 def main() -> None:
-    text = builtin_text()
+    text = english_text()
     Path("book.txt").write_text(text[:100_000], encoding="utf-8")
     Path("test.txt").write_text(text[100_000:110_000], encoding="utf-8")
 

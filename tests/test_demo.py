@@ -14,7 +14,7 @@ from chainrule.training.fitting.fitting import TrainingListener
 
 
 def test_the_text_that_comes_with_python_is_large_enough_and_split_without_loss(tmp_path: Path) -> None:
-    text = demo.builtin_text()
+    text = english_text()
     assert len(text.encode()) > 400_000
     paths = demo.write_splits(tmp_path)
     parts = [paths[name].read_text(encoding="utf-8") for name in ("train", "valid", "test")]
@@ -42,8 +42,8 @@ def test_it_shows_what_counting_alone_can_do_beside_the_networks() -> None:
 def test_it_trains_measures_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trigram = Contender("add-one trigram", "ngram", options={"order": 3, "smoothing": "additive"})
     monkeypatch.setattr(demo, "MODELS", (trigram, "rnn"))
-    text = "\n".join(demo.builtin_text().splitlines()[:900]) + "\n"
-    monkeypatch.setattr(demo, "builtin_text", lambda: text)
+    text = "\n".join(english_text().splitlines()[:900]) + "\n"
+    monkeypatch.setattr(demo, "english_text", lambda: text)
     notes: list[str] = []
     rows, sample = demo.run_demo(tmp_path, 0.5, TrainingListener(note=notes.append))
     mixture = "mixture of the best two kinds"

@@ -28,7 +28,7 @@ from chainrule.config import (
     parse_settings,
 )
 from chainrule.experiments.compare import Contender, Row, parse_contenders
-from chainrule.experiments.demo import builtin_text
+from chainrule.text.samples.texts import english_text
 from chainrule.experiments.mix import MixtureRecipe
 from chainrule.experiments.speed_quality import read_recipe
 from chainrule.models.language_model import LanguageModelConfig
@@ -73,7 +73,7 @@ def commands() -> list[str]:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as the documents assume it: a book, a test text, and finished runs."""
     folder = tmp_path_factory.mktemp("desk")
-    text = builtin_text()
+    text = english_text()
     (folder / "book.txt").write_text(text[:20_000], encoding="utf-8")
     (folder / "test.txt").write_text(text[20_000:21_000], encoding="utf-8")
     small = {"model": {"embedding": 16, "hidden": 16, "layers": 1}}

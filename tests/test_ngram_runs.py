@@ -18,7 +18,7 @@ from chainrule.config import parse_bytes
 from chainrule.data.store import open_store
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
 from chainrule.evaluation.text import SCORES_ONLY
-from chainrule.experiments.demo import builtin_text
+from chainrule.text.samples.texts import english_text
 from chainrule.experiments.mix import mix
 from chainrule.report import leaderboard
 from chainrule.tasks.text_corpus import training_texts
@@ -34,7 +34,7 @@ CHINESE = "床前明月光疑是地上霜\n举头望明月低头思故乡\n" * 2
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some English, three ways, and some Chinese."""
     folder = tmp_path_factory.mktemp("ngrams")
-    lines = builtin_text().splitlines(keepends=True)
+    lines = english_text().splitlines(keepends=True)
     (folder / "text.txt").write_text("".join(lines[:1500]))
     (folder / "valid.txt").write_text("".join(lines[1500:1700]))
     (folder / "test.txt").write_text("".join(lines[1700:2300]))

@@ -293,7 +293,7 @@ def test_options_that_do_not_go_together(paths: tuple[Path, Path], folder: Path,
         "the source is read by the encoder's own tokeniser"
     )
     assert sentence(train, *paths, out=out, options={"pretrained": "nowhere"}).startswith(
-        "there is no pretrained encoder 'nowhere': "
+        "there is no pretrained encoder 'nowhere'; "
     )
     assert not out.exists()
 

@@ -13,7 +13,7 @@ import pytest
 
 import chainrule as cr
 from chainrule.cli.main import _repeat, main
-from chainrule.experiments.demo import builtin_text
+from chainrule.text.samples.texts import english_text
 from commands import Result
 from commands import chainrule as in_a_process
 
@@ -24,7 +24,7 @@ LAST = "an unheardof word\n\nno end"
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ngram-cli")
-    lines = builtin_text().splitlines(keepends=True)
+    lines = english_text().splitlines(keepends=True)
     (folder / "text.txt").write_text("".join(lines[:800]))
     (folder / "test.txt").write_text("".join(lines[800:840]) + LAST)
     return folder

@@ -303,13 +303,12 @@ def test_a_source_or_target_beyond_the_context_has_its_sentence() -> None:
     [
         (
             {"encoder_ffn_dim": 32},
-            "encoder_ffn_dim is 32 and decoder_ffn_dim is 24, but only Marian models where both are the same can be "
-            "read",
+            "encoder_ffn_dim is 32 and decoder_ffn_dim is 24; supported are only Marian models with the same value for "
+            "both",
         ),
         (
             {"activation_function": "tanh"},
-            "activation_function is 'tanh', but only Marian models with one of swish, silu, relu, relu2, gelu, "
-            "gelu_new can be read",
+            "activation_function is 'tanh'; supported are swish, silu, relu, relu2, gelu, gelu_new",
         ),
     ],
 )
@@ -325,18 +324,18 @@ def test_weights_that_do_not_fit_have_their_sentence() -> None:
         (
             {name: tensor for name, tensor in tensors.items() if "decoder.layers.1.fc1" not in name},
             EOS,
-            "these are not the weights of a MarianMTModel: model.decoder.layers.1.fc1.weight is missing",
+            "the weights are not those of a MarianMTModel: model.decoder.layers.1.fc1.weight is missing",
         ),
         (
             tensors | {"model.shared.weight": torch.zeros(V + 1, 16)},
             EOS,
-            "the weights of the MarianMTModel do not fit the model; make it with the options that its config.json "
-            "gives (marian_options)",
+            "the weights of the MarianMTModel do not match the model; create the model with marian_options of its "
+            "config.json",
         ),
         (
             tensors,
             3,
-            "their decoder begins with token 3 and ours with 0, so its embedding must be a table of its own; set "
+            "their decoder starts with token 3 and ours with 0, so its embedding must be a separate table; set "
             "model.tied=false and model.shared=false",
         ),
     ]

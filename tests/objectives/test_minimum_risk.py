@@ -42,10 +42,10 @@ ROWS = all_sequences(3, 3)
 EVEN = Vocabulary(3, EOS, np.ones(3, np.int64))
 
 
-def objective(**options: Any) -> MinimumRisk:
-    made = MinimumRisk(MinimumRisk.Config(**{"with_reference": False, **options}))
-    made.reward = some_reward
-    return made
+def make_objective(**options: Any) -> MinimumRisk:
+    objective = MinimumRisk(MinimumRisk.Config(**{"with_reference": False, **options}))
+    objective.reward = some_reward
+    return objective
 
 
 def by_formula(
@@ -64,8 +64,10 @@ def test_risks_equal_the_formula_in_any_order(candidates: list[tuple[int, float,
     numbers, log_probs, costs = zip(*candidates, strict=True)
     found_B = compute_risks(torch.tensor(log_probs), torch.tensor(costs), torch.tensor(numbers), 0.3)
     for found, number in zip(found_B.tolist(), sorted(set(numbers)), strict=True):
-        candidates_of = [(math.exp(0.3 * log_prob), cost) for source, log_prob, cost in candidates if source == number]
-        assert found == pytest.approx(sum(p * cost for p, cost in candidates_of) / sum(p for p, _ in candidates_of), rel=1e-4, abs=1e-6)
+        own_candidates = [(math.exp(0.3 * log_prob), cost) for source, log_prob, cost in candidates if source == number]
+        assert found == pytest.approx(
+            sum(p * cost for p, cost in own_candidates) / sum(p for p, _ in own_candidates), rel=1e-4, abs=1e-6
+        )
 
 
 def test_risks_of_very_improbable_sequences_are_finite() -> None:
@@ -85,9 +87,9 @@ def test_over_all_sequences_it_has_the_gradient_of_the_exact_risk(name: str, sha
     model: Any = TableTranslator()
     if name != "table":
         model, batch = small_translator(name, vocabulary=EVEN).double(), batch._replace(source=some_source([3], size=3))
-    made = objective(sharpness=sharpness)
-    with_samples(made, [*ROWS, ROWS[3], ROWS[3], ROWS[11]])
-    loss = made.loss(model, batch, None, 0)
+    objective = make_objective(sharpness=sharpness)
+    with_samples(objective, [*ROWS, ROWS[3], ROWS[3], ROWS[11]])
+    loss = objective.loss(model, batch, None, 0)
     exact = by_formula(model, one_row(batch.source), ROWS, [2, 1], sharpness)
     assert float(loss.total.detach()) == pytest.approx(float(exact.detach()) / sharpness, rel=1e-5)
     assert_close(gradients(loss.total, model), gradients(exact / sharpness, model), rtol=1e-5)
@@ -99,31 +101,33 @@ def test_over_all_sequences_it_has_the_gradient_of_the_exact_risk(name: str, sha
 @pytest.mark.parametrize("with_reference", [True, False])
 def test_the_loss_of_a_batch_is_the_sum_over_its_sources(with_reference: bool) -> None:
     model, batch, references = TableTranslator(), table_batch([[2, 1], [1]]), [[2, 1], [1]]
-    drawn = [ROWS[4], ROWS[4], ROWS[7], ROWS[1], ROWS[13], ROWS[2]]  # one of the second source is its reference
-    made = objective(samples=3, sharpness=0.2, with_reference=with_reference)
-    with_samples(made, drawn)
-    loss = made.loss(model, batch, None, 0)
+    sampled = [ROWS[4], ROWS[4], ROWS[7], ROWS[1], ROWS[13], ROWS[2]]  # one of the second source is its reference
+    objective = make_objective(samples=3, sharpness=0.2, with_reference=with_reference)
+    with_samples(objective, sampled)
+    loss = objective.loss(model, batch, None, 0)
     exact = []
     for number, reference in enumerate(references):
-        candidates = {*drawn[3 * number : 3 * number + 3], *([(*reference, EOS)] if with_reference else [])}
+        candidates = {*sampled[3 * number : 3 * number + 3], *([(*reference, EOS)] if with_reference else [])}
         exact.append(by_formula(model, one_row(batch.source, number), sorted(candidates), reference, 0.2))
     total = torch.stack(exact).sum()
     assert float(loss.total.detach()) == pytest.approx(float(total.detach()) / 0.2, rel=1e-5)
     assert_close(gradients(loss.total, model), gradients(total / 0.2, model))
     assert loss.count == 5  # reference tokens, eos included
-    drawn_rewards = torch.cat([rewards_of(drawn[:3], [2, 1]), rewards_of(drawn[3:], [1])])
-    assert made.figures == pytest.approx({"reward": float(drawn_rewards.mean()), "risk": float(total.detach()) / 2})
+    sample_rewards = torch.cat([rewards_of(sampled[:3], [2, 1]), rewards_of(sampled[3:], [1])])
+    assert objective.figures == pytest.approx(
+        {"reward": float(sample_rewards.mean()), "risk": float(total.detach()) / 2}
+    )
 
 
 def test_at_low_sharpness_it_is_the_policy_gradient_with_the_mean_as_baseline() -> None:
     """Distinct samples with equal weights: Σ (r - mean) ∇ log p / K, (K - 1)/K of that with the leave-one-out mean."""
     model, batch = TableTranslator(), table_batch([[2, 1]], [0])
-    made = objective(sharpness=1e-6)
-    with_samples(made, ROWS[3:9])
+    objective = make_objective(sharpness=1e-6)
+    with_samples(objective, ROWS[3:9])
     rewards_1N = rewards_of(ROWS[3:9], [2, 1])[None]
     advantage_N = (rewards_1N - leave_one_out_mean(rewards_1N))[0]
     expected = -(advantage_N * sequence_log_probs(model, one_row(batch.source), ROWS[3:9])).mean() * 5 / 6
-    assert_close(gradients(made.loss(model, batch, None, 0).total, model), gradients(expected, model), rtol=1e-4)
+    assert_close(gradients(objective.loss(model, batch, None, 0).total, model), gradients(expected, model), rtol=1e-4)
 
 
 # The candidates
@@ -133,13 +137,13 @@ def test_at_low_sharpness_it_is_the_policy_gradient_with_the_mean_as_baseline() 
 def test_candidates_are_the_distinct_samples_of_each_source_and_its_reference(data: st.DataObject) -> None:
     sources, samples = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5))
     row = st.sampled_from(ROWS)
-    drawn = data.draw(st.lists(row, min_size=sources * samples, max_size=sources * samples))
+    sampled = data.draw(st.lists(row, min_size=sources * samples, max_size=sources * samples))
     references = data.draw(st.none() | st.lists(row, min_size=sources, max_size=sources))
-    found = distinct_candidates(as_samples(drawn), sources, references and as_samples(references), EOS)
+    found = distinct_candidates(as_samples(sampled), sources, references and as_samples(references), EOS)
     lengths = found.samples.weights_RT.sum(1).long().tolist()
     rows = [tuple(tokens[:length]) for tokens, length in zip(found.samples.tokens_RT.tolist(), lengths, strict=True)]
     # A row that is cut at the limit differs from the same row with eos, unless a longer reference pads it with eos.
-    ended = [(*one, EOS) if EOS not in one and len(one) < found.samples.tokens_RT.shape[1] else one for one in drawn]
+    ended = [(*one, EOS) if EOS not in one and len(one) < found.samples.tokens_RT.shape[1] else one for one in sampled]
     expected = {}
     for number, one in enumerate(ended):
         expected[number // samples, one] = expected.get((number // samples, one), 0) + 1
@@ -169,9 +173,9 @@ def test_chunks_do_not_change_the_result(name: str, monkeypatch: pytest.MonkeyPa
     for tokens in (4096, 30, 1):
         monkeypatch.setattr(reward_objective, "CHUNK_TOKENS", tokens)
         torch.manual_seed(0)
-        made = objective(samples=4, with_reference=True)
-        found.append(gradients(made.loss(model, batch, None, 0).total, model))
-        figures.append(made.figures)
+        objective = make_objective(samples=4, with_reference=True)
+        found.append(gradients(objective.loss(model, batch, None, 0).total, model))
+        figures.append(objective.figures)
     assert_close(found[1], found[0], rtol=1e-4)  # costs are in single precision
     assert_close(found[2], found[0], rtol=1e-4)
     assert figures[1] == pytest.approx(figures[0], rel=1e-5)
@@ -179,14 +183,14 @@ def test_chunks_do_not_change_the_result(name: str, monkeypatch: pytest.MonkeyPa
 
 def test_rewards_see_each_distinct_sample_of_a_source_once() -> None:
     torch.manual_seed(0)
-    made, seen = objective(samples=50, temperature=0.5), []
+    objective, seen = make_objective(samples=50, temperature=0.5), []
 
     def recording(rows: list[list[int]], references: list[list[int]]) -> Any:
         seen.extend(zip(rows, references, strict=True))
         return some_reward(rows, references)
 
-    made.reward = recording
-    made.loss(TableTranslator(), table_batch([[2, 1], [1]]), None, 0)
+    objective.reward = recording
+    objective.loss(TableTranslator(), table_batch([[2, 1], [1]]), None, 0)
     for reference in ([2, 1], [1]):
         rows = [tuple(row) for row, given in seen if given == reference]
         assert len(rows) == len(set(rows)) > 3
@@ -195,23 +199,23 @@ def test_rewards_see_each_distinct_sample_of_a_source_once() -> None:
 @pytest.mark.parametrize("options", [{}, {"with_reference": True}, {"likelihood": 0.1}, {"sharpness": 1.0}])
 def test_a_few_steps_raise_the_expected_reward(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    model, batch, made = TableTranslator(), table_batch([[2, 1], [1]] * 5, [0, 1] * 5), objective(**options)
+    model, batch, objective = TableTranslator(), table_batch([[2, 1], [1]] * 5, [0, 1] * 5), make_objective(**options)
     optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
     before = expected_reward(model, [[2, 1], [1]])
     for step in range(30):
-        loss = made.loss(model, batch, None, step)
+        loss = objective.loss(model, batch, None, step)
         (loss.total / loss.count).backward()
         optimizer.step()
         optimizer.zero_grad()
     after = expected_reward(model, [[2, 1], [1]])
     assert after > before + 0.2
-    assert made.figures["reward"] == pytest.approx(after, abs=0.15)
+    assert objective.figures["reward"] == pytest.approx(after, abs=0.15)
 
 
 def test_a_language_model_raises_an_error() -> None:
     tokens_BT = torch.zeros(1, 3).long()
     with pytest.raises(ConfigError) as caught:
-        objective().loss(small_model("lstm"), Batch(tokens_BT, tokens_BT), None, 0)
+        make_objective().loss(small_model("lstm"), Batch(tokens_BT, tokens_BT), None, 0)
     assert str(caught.value) == (
         "minimum-risk trains translators only: it compares translations with references; use likelihood or "
         "scheduled-sampling for a language model"

@@ -41,10 +41,10 @@ ROWS = all_sequences(3, 3)
 EVEN = Vocabulary(3, EOS, np.ones(3, np.int64))
 
 
-def objective(**options: Any) -> PolicyGradient:
-    made = PolicyGradient(PolicyGradient.Config(**options))
-    made.reward = some_reward
-    return made
+def make_objective(**options: Any) -> PolicyGradient:
+    objective = PolicyGradient(PolicyGradient.Config(**options))
+    objective.reward = some_reward
+    return objective
 
 
 def model_and_batch(batch: Batch, name: str) -> tuple[Any, Batch]:
@@ -57,12 +57,14 @@ def model_and_batch(batch: Batch, name: str) -> tuple[Any, Batch]:
 # The estimate is unbiased
 
 
-def weighted_gradients(model: Any, batch: Batch, made: PolicyGradient, first: list[tuple[int, ...]]) -> Iterator[Any]:
+def weighted_gradients(
+    model: Any, batch: Batch, objective: PolicyGradient, first: list[tuple[int, ...]]
+) -> Iterator[Any]:
     """p(samples) times the gradient of the loss given these samples, for all possible samples."""
     with torch.no_grad():
         probs_N = sequence_log_probs(model, batch.source, ROWS).exp().tolist()
-    for drawn in itertools.product(zip(ROWS, probs_N, strict=True), repeat=made.config.samples):
-        loss = with_samples(made, [*first, *(row for row, _ in drawn)]).loss(model, batch, None, 0)
+    for drawn in itertools.product(zip(ROWS, probs_N, strict=True), repeat=objective.config.samples):
+        loss = with_samples(objective, [*first, *(row for row, _ in drawn)]).loss(model, batch, None, 0)
         prob = float(np.prod([one for _, one in drawn]))
         yield [prob * gradient for gradient in gradients(loss.total, model)]
 
@@ -71,7 +73,7 @@ def weighted_gradients(model: Any, batch: Batch, made: PolicyGradient, first: li
 def test_its_expectation_is_the_gradient_of_the_expected_reward(name: str) -> None:
     model, batch = model_and_batch(table_batch([[2, 1]], [1]), name)
     exact = gradients(-sequence_log_probs(model, batch.source, ROWS).exp() @ rewards_of(ROWS, [2, 1]), model)
-    found = sum_gradients(weighted_gradients(model, batch, objective(), [ROWS[4]]))
+    found = sum_gradients(weighted_gradients(model, batch, make_objective(), [ROWS[4]]))
     assert_close(found, exact)
 
 
@@ -79,15 +81,17 @@ def test_its_expectation_is_the_gradient_of_the_expected_reward(name: str) -> No
 def test_the_baseline_does_not_change_the_expectation(greedy: tuple[int, ...]) -> None:
     model, batch = model_and_batch(table_batch([[1]], [0]), "table")
     exact = gradients(-sequence_log_probs(model, batch.source, ROWS).exp() @ rewards_of(ROWS, [1]), model)
-    assert_close(sum_gradients(weighted_gradients(model, batch, objective(), [greedy])), exact)
+    assert_close(sum_gradients(weighted_gradients(model, batch, make_objective(), [greedy])), exact)
 
 
 @pytest.mark.parametrize("baseline", ["greedy", "mean"])
 def test_several_samples_have_the_same_expectation(baseline: str) -> None:
     model, batch = model_and_batch(table_batch([[1]], [0]), "table")
     exact = gradients(-sequence_log_probs(model, batch.source, ROWS).exp() @ rewards_of(ROWS, [1]), model)
-    made = objective(samples=2, baseline=baseline)
-    assert_close(sum_gradients(weighted_gradients(model, batch, made, [ROWS[2]] if baseline == "greedy" else [])), exact)
+    objective = make_objective(samples=2, baseline=baseline)
+    assert_close(
+        sum_gradients(weighted_gradients(model, batch, objective, [ROWS[2]] if baseline == "greedy" else [])), exact
+    )
 
 
 def test_the_leave_one_out_mean_excludes_each_sample() -> None:
@@ -98,10 +102,10 @@ def test_the_leave_one_out_mean_excludes_each_sample() -> None:
 
 def test_the_loss_of_a_batch_equals_the_formula() -> None:
     """Two sources, two samples each; one sample equals the greedy translation and has no advantage."""
-    model, batch, made = TableTranslator(), table_batch([[2, 1], [1]]), objective(samples=2)
+    model, batch, objective = TableTranslator(), table_batch([[2, 1], [1]]), make_objective(samples=2)
     drawn = [ROWS[4], ROWS[4], ROWS[7], ROWS[0], ROWS[13], ROWS[2]]
-    with_samples(made, drawn)
-    loss = made.loss(model, batch, None, 0)
+    with_samples(objective, drawn)
+    loss = objective.loss(model, batch, None, 0)
     expected = torch.zeros((), dtype=torch.float64)
     for number, reference in enumerate([[2, 1], [1]]):
         greedy, *sampled = drawn[3 * number : 3 * number + 3]
@@ -111,24 +115,24 @@ def test_the_loss_of_a_batch_equals_the_formula() -> None:
     torch.testing.assert_close(loss.total, expected)
     assert_close(gradients(loss.total, model), gradients(expected, model))
     assert loss.count == 3 + 2  # reference tokens, eos included
-    assert made.figures["reward"] == pytest.approx(
+    assert objective.figures["reward"] == pytest.approx(
         float(torch.cat([rewards_of(drawn[1:3], [2, 1]), rewards_of(drawn[4:], [1])]).mean())
     )
-    assert made.figures["greedy_reward"] == pytest.approx(
+    assert objective.figures["greedy_reward"] == pytest.approx(
         float((rewards_of(drawn[:1], [2, 1]) + rewards_of(drawn[3:4], [1])) / 2)
     )
 
 
 def test_the_reward_gets_rows_and_references_without_eos() -> None:
-    made, seen = objective(), []
+    objective, seen = make_objective(), []
 
     def recording(rows: list[list[int]], references: list[list[int]]) -> Any:
         seen.append((rows, references))
         return some_reward(rows, references)
 
-    made.reward = recording
-    with_samples(made, [(2, 1, EOS), (1, 1, 2), (EOS,), (2, EOS)])
-    made.loss(TableTranslator(), table_batch([[2, 1], [1]]), None, 0)
+    objective.reward = recording
+    with_samples(objective, [(2, 1, EOS), (1, 1, 2), (EOS,), (2, EOS)])
+    objective.loss(TableTranslator(), table_batch([[2, 1], [1]]), None, 0)
     assert seen == [([[2, 1], [1, 1, 2], [], [2]], [[2, 1], [2, 1], [1], [1]])]
 
 
@@ -150,7 +154,7 @@ def test_chunks_do_not_change_the_result(name: str, monkeypatch: pytest.MonkeyPa
         model.forward = counting
         monkeypatch.setattr(reward_objective, "CHUNK_TOKENS", tokens)
         torch.manual_seed(0)
-        found.append(gradients(objective(samples=3).loss(model, batch, None, 0).total, model))
+        found.append(gradients(make_objective(samples=3).loss(model, batch, None, 0).total, model))
     assert 1 == passes[0] < passes[1] < passes[2]
     assert_close(found[1], found[0])
     assert_close(found[2], found[0])
@@ -169,9 +173,9 @@ def test_gradients_are_added_to_those_of_other_losses() -> None:
     """With accumulated batches and a share of likelihood, .grad is the weighted sum."""
     model, batch = TableTranslator(), table_batch([[2, 1], [1]])
     plain = gradients(Likelihood(Likelihood.Config()).loss(model, batch, None, 0).total, model)[0]
-    alone, mixed = objective(), objective(likelihood=0.25)
-    for made in (alone, mixed):
-        with_samples(made, [ROWS[4], ROWS[5], ROWS[0], ROWS[13]])
+    alone, mixed = make_objective(), make_objective(likelihood=0.25)
+    for objective in (alone, mixed):
+        with_samples(objective, [ROWS[4], ROWS[5], ROWS[0], ROWS[13]])
     reward_gradient = gradients(alone.loss(model, batch, None, 0).total, model)[0]
     mixture = mixed.loss(model, batch, None, 0)
     mixture.total.backward()
@@ -182,19 +186,19 @@ def test_gradients_are_added_to_those_of_other_losses() -> None:
 
 def test_without_advantages_every_gradient_is_zero_but_exists() -> None:
     model, batch = small_translator("seq2seq-transformer"), table_batch([[2, 1], [1]])
-    made = objective()
-    made.reward = lambda rows, references: np.full(len(rows), 0.5)
-    made.loss(model, batch, None, 0).total.backward()
+    objective = make_objective()
+    objective.reward = lambda rows, references: np.full(len(rows), 0.5)
+    objective.loss(model, batch, None, 0).total.backward()
     assert all(torch.equal(parameter.grad, torch.zeros_like(parameter)) for parameter in model.parameters())
 
 
 def test_in_bfloat16_the_gradient_has_the_same_direction() -> None:
     model, batch = small_translator("seq2seq-transformer"), table_batch([[2, 1], [1]])
-    made, found = objective(), []
-    with_samples(made, [ROWS[4], ROWS[5], ROWS[0], ROWS[13]])
+    objective, found = make_objective(), []
+    with_samples(objective, [ROWS[4], ROWS[5], ROWS[0], ROWS[13]])
     for half in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            loss = made.loss(model, batch, None, 0)
+            loss = objective.loss(model, batch, None, 0)
         found.append(torch.cat([gradient.flatten() for gradient in gradients(loss.total, model)]))
     assert 0.99 < float(torch.cosine_similarity(*found, dim=0)) < 1 - 1e-9
 
@@ -202,17 +206,17 @@ def test_in_bfloat16_the_gradient_has_the_same_direction() -> None:
 @pytest.mark.parametrize("options", [{}, {"samples": 4, "baseline": "mean"}, {"likelihood": 0.1}])
 def test_a_few_steps_raise_the_expected_reward(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    model, batch, made = TableTranslator(), table_batch([[2, 1], [1]] * 10, [0, 1] * 10), objective(**options)
+    model, batch, objective = TableTranslator(), table_batch([[2, 1], [1]] * 10, [0, 1] * 10), make_objective(**options)
     optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
     before = expected_reward(model, [[2, 1], [1]])
     for step in range(40):
-        loss = made.loss(model, batch, None, step)
+        loss = objective.loss(model, batch, None, step)
         (loss.total / loss.count).backward()
         optimizer.step()
         optimizer.zero_grad()
     after = expected_reward(model, [[2, 1], [1]])
     assert after > before + 0.2
-    assert made.figures["reward"] == pytest.approx(after, abs=0.15)
+    assert objective.figures["reward"] == pytest.approx(after, abs=0.15)
 
 
 # Errors
@@ -221,7 +225,7 @@ def test_a_few_steps_raise_the_expected_reward(options: dict[str, Any]) -> None:
 def test_a_language_model_raises_an_error() -> None:
     tokens_BT = torch.zeros(1, 3).long()
     with pytest.raises(ConfigError) as caught:
-        objective().loss(small_model("lstm"), Batch(tokens_BT, tokens_BT), None, 0)
+        make_objective().loss(small_model("lstm"), Batch(tokens_BT, tokens_BT), None, 0)
     assert str(caught.value) == (
         "policy-gradient trains translators only: it compares translations with references; use likelihood or "
         "scheduled-sampling for a language model"

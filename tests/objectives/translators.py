@@ -166,7 +166,8 @@ def chi_square(counts_N: Tensor, probs_N: Tensor) -> float:
     observed_N, expected_N = (torch.cat([one[~rare_N], one[rare_N].sum()[None]]) for one in (counts_N, expected_N))
     possible_N = expected_N > 0
     assert observed_N[~possible_N].sum() == 0
-    statistic, freedom = float(((observed_N - expected_N) ** 2 / expected_N)[possible_N].sum()), int(possible_N.sum()) - 1
+    statistic = float(((observed_N - expected_N) ** 2 / expected_N)[possible_N].sum())
+    freedom = int(possible_N.sum()) - 1
     return (statistic - freedom) / (2 * freedom) ** 0.5
 
 

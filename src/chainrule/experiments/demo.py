@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 from chainrule.base.files import write_atomically
@@ -11,6 +10,7 @@ from chainrule.runs.language_model import LanguageModelRun
 from chainrule.runs.load import load_for
 from chainrule.runs.translator import TranslatorRun
 from chainrule.text.samples.phrases import write_phrase_pairs
+from chainrule.text.samples.texts import SPLITS, sample_text
 from chainrule.training.fitting.fitting import TrainingListener
 
 MODELS = (
@@ -22,20 +22,11 @@ MODELS = (
 )
 
 
-def builtin_text() -> str:
-    """Half a megabyte of English: the topics of Python's `help()`."""
-    from pydoc_data.topics import topics
-
-    return "\n".join(topics[name].strip("\n") + "\n" for name in sorted(topics))
-
-
 def write_splits(folder: Path) -> dict[str, Path]:
-    """Write the text to three files: 80% for training, 10% for validation, 10% for the test."""
-    lines = builtin_text().splitlines(keepends=True)
-    cuts = [0, len(lines) * 8 // 10, len(lines) * 9 // 10, len(lines)]
-    paths = {name: folder / f"{name}.txt" for name in ("train", "valid", "test")}
-    for path, (begin, end) in zip(paths.values(), pairwise(cuts), strict=True):
-        text = "".join(lines[begin:end])
+    """Write the built-in text to three files: 80% for training, 10% for validation, 10% for the test."""
+    paths = {split: folder / f"{split}.txt" for split in SPLITS}
+    for split, path in paths.items():
+        text = sample_text(f"sample:english:{split}")
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_atomically(path, text)
     return paths

@@ -1,4 +1,4 @@
-"""Sources of text: files, folders, standard input, compressed files, JSON lines, Hugging Face data sets.
+"""Sources of text: files, folders, standard input, compressed files, JSON lines, Hugging Face data sets, samples.
 
 A source is a name and a function that streams its bytes; every call starts from the beginning.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from chainrule.errors import DataError
+from chainrule.text.samples.texts import PREFIX, sample_text
 
 CHUNK = 1 << 20
 JSON_SUFFIXES = (".jsonl", ".ndjson")
@@ -34,11 +35,13 @@ class TextSource(NamedTuple):
 
 
 def find_sources(source: str | Path, field: str) -> list[TextSource]:
-    """The sources of one command line argument: a path, a folder, "-" or hf:NAME:SPLIT."""
+    """The sources of one command line argument: a path, a folder, "-", hf:NAME:SPLIT or sample:NAME."""
     if str(source) == "-":
         return [_standard_input()]
     if str(source).startswith("hf:"):
         return [_data_set(str(source), field)]
+    if str(source).startswith(PREFIX):
+        return [TextSource(str(source), lambda: iter([sample_text(str(source)).encode()]))]
     path = Path(source)
     if path.is_dir():
         return [_file(found, field) for found in _files_of(path)]

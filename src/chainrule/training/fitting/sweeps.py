@@ -202,8 +202,8 @@ class Word2VecTraining:
                 f"({self.options.alpha:g} is too high), then train into another --out"
             )
         used, rate = self._used(step), self._rate(step)
-        told = {"step": step, "tokens": s.tokens, "seconds": round(s.seconds, 3), "loss": self.loss, "lr": rate}
-        s.log_length = self.folder.log(told)
+        record = {"step": step, "tokens": s.tokens, "seconds": round(s.seconds, 3), "loss": self.loss, "lr": rate}
+        s.log_length = self.folder.log(record)
         self.show(Update(s, used, self.loss, rate, s.seconds / used * (1 - used) if used else math.inf))
 
     # Saving and resuming
