@@ -44,7 +44,7 @@ SMALL = {
 OF_TRANSLATORS = {"context": 24}  # all of a source and all of a target
 LANGUAGE_MODELS = [entry.name for entry in MODELS.entries() if entry.task == "lm"]
 TRANSLATORS = [entry.name for entry in MODELS.entries() if entry.task == "translation"]
-TRAINED = [name for name in LANGUAGE_MODELS if MODELS.get(name).make.fitting == "gradients"]
+TRAINED = [name for name in LANGUAGE_MODELS if MODELS.get(name).fitting == "gradients"]
 OUTPUT_LAYERS = OUTPUTS.names()
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("average", {"weights": "attention"}),

@@ -15,6 +15,7 @@ import torch
 
 import chainrule as cr
 from chainrule.errors import ConfigError, DataError
+from chainrule.runs.base import MissingVerbError
 from chainrule.runs.labels import ClassifierRun
 from chainrule.text.formats.labels import LabelledFiles
 from chainrule.training.fitting.fitting import TrainingListener
@@ -129,7 +130,7 @@ def test_a_stopped_training_goes_on_exactly(desk: Path, tmp_path: Path) -> None:
     stopped = []
 
     def stop(update: Any) -> None:
-        if update.standing.step == 7 and not stopped:
+        if update.state.step == 7 and not stopped:
             stopped.append(7)
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -159,7 +160,7 @@ def test_pairs(tmp_path: Path) -> None:
         next(made.classify(["it is x"]))
     assert str(caught.value) == (
         f"got one text to classify (number 1 of those read together), but {tmp_path / 'run'} was trained on pairs; "
-        "give two."
+        "give two"
     )
 
 
@@ -198,7 +199,7 @@ def test_long_texts_are_cut_aloud(desk: Path, tmp_path: Path) -> None:
     made = train(desk / "train.tsv", encoder="bert", positions=6, steps=2, out=tmp_path / "run", listener=listener)
     lengths = [len(text.split()) + 1 for _, text in texts(300, 1)]
     cut = sum(length > 6 for length in lengths)
-    beyond = "texts are longer than the 6 tokens that the encoder reads; what is beyond is left out"
+    beyond = "texts are longer than 6 tokens; the encoder reads no more"
     assert f"{cut} of 300 {beyond}" in notes
     with pytest.warns(UserWarning, match=f"1 of 2 {beyond}"):
         list(made.classify(["a", " ".join(["film"] * 9)]))
@@ -212,7 +213,7 @@ def test_mistakes_in_the_data(desk: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         train(one, out=tmp_path / "run")
     assert str(caught.value) == (
-        f"{one} has one label only, 'x': expected at least two to tell apart; add texts that have another."
+        f"{one} has one label only, 'x': expected at least two; add texts with another label."
     )
     other = tsv(tmp_path / "other.tsv", [("pos", "a"), ("mixed", "b")])
     with pytest.raises(DataError) as caught:
@@ -226,7 +227,7 @@ def test_mistakes_in_the_data(desk: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         train(desk / "train.tsv", valid=lists, out=tmp_path / "run")
     assert str(caught.value) == (
-        f"{lists} gives labels as lists, but the training data one label a text; give one to each here too."
+        f"{lists} has lists of labels, but the training data has one label per text; give one label here"
     )
     single = tsv(tmp_path / "single.tsv", [("x", "a")])
     with pytest.raises(DataError) as caught:
@@ -238,17 +239,14 @@ def test_mistakes_in_the_data(desk: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_classifier_does_not_do(run: ClassifierRun, desk: Path) -> None:
-    sentence = (
-        f"{desk / 'run'} is a classifier, which tells labels and does not write or score text; use chainrule classify, "
-        "or a language model"
-    )
-    for verb in (run.generate, run.stream, run.score, run.compress, run.open_held_out):
-        with pytest.raises(ConfigError) as caught:
-            verb("x")
-        assert str(caught.value) == sentence
+    for verb in ("generate", "stream", "score", "compress", "open_held_out"):
+        with pytest.raises(MissingVerbError) as missing:
+            getattr(run, verb)
+        assert str(missing.value).startswith(f"{desk / 'run'} (classifier) has no {verb}; ")
+        assert str(missing.value).endswith("; this run has classify, eval, info, embed, neighbours")
     with pytest.raises(ConfigError) as caught:
         next(run.classify(["x"], top=0))
-    assert str(caught.value) == "got top = 0: expected 1 or more labels"
+    assert str(caught.value) == "top is 0; expected at least 1 label"
 
 
 def test_chinese_is_read_by_characters(tmp_path: Path) -> None:

@@ -28,11 +28,11 @@ from chainrule.config import (
     parse_settings,
 )
 from chainrule.experiments.compare import Contender, Row, parse_contenders
-from chainrule.text.samples.texts import english_text
 from chainrule.experiments.mix import MixtureRecipe
 from chainrule.experiments.speed_quality import read_recipe
 from chainrule.models.language_model import LanguageModelConfig
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS, TOKENIZERS
+from chainrule.text.samples.texts import english_text
 from chainrule.training.fit import fit
 from chainrule.training.fitting.fitting import Fitted
 from chainrule.training.request import make_config

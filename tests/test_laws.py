@@ -370,8 +370,7 @@ def test_9_a_full_beam_is_exhaustive_search(case: Case) -> None:
     prompt, limit = [2, 1, 3, 3, 1], 3
     best = exhaustive(model, prompt, limit)[:8]
     fed_1T = torch.tensor([[EOS, *prompt]])
-    found = beam_search(model, model.start(1), fed_1T, eos=EOS, beams=64, max_new_tokens=limit, num_return_sequences=8)[
-        0
-    ]
+    options = {"beams": 64, "max_new_tokens": limit, "length_penalty": 0.0, "num_return_sequences": 8}
+    (found,) = beam_search(model, model.start(1), fed_1T, eos=EOS, **options)
     assert [one.tokens for one in found] == [tokens for _, tokens in best]
     assert [one.log_prob for one in found] == pytest.approx([log_prob for log_prob, _ in best], abs=1e-4)

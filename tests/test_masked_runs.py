@@ -97,7 +97,7 @@ def test_a_training_that_is_broken_off_ends_as_if_unbroken(text: Path, tmp_path:
     often = {"save_seconds": 1e-6}
 
     def stop(update: Any) -> None:
-        if update.standing.step >= 20:
+        if update.state.step >= 20:
             raise StopError
 
     fitted(text, unbroken, 40, training=often)
@@ -157,8 +157,8 @@ def test_whole_words_are_hidden_in_training_and_in_measuring(text: Path, tmp_pat
         for token, weight in zip(row_T, weights_T, strict=True):
             words = [*words, set()] if token == run.tokenizer.eos else [*words[:-1], words[-1] | {weight}]
         assert all(len(word) < 2 for word in words)  # a line is a word here
-    assert run.measure.masking.rate == 0.3
-    assert run.measure.masking.boundaries is not None
+    assert run.protocol.masking.rate == 0.3
+    assert run.protocol.masking.boundaries is not None
 
 
 def test_other_models_and_objectives_are_refused(text: Path, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_run_without_a_training_is_measured_in_windows_of_its_own(with_own_mas
     path = tmp_path / "test.txt"
     path.write_text("the cats playing and the dog\nthe dogs and the cat playing\n" * 3)
     run = with_own_mask
-    assert (run.measure.length, run.measure.first, run.measure.masking.mask) == (11, 2, 4)
+    assert (run.protocol.length, run.protocol.first, run.protocol.masking.mask) == (11, 2, 4)
     measured = run.evaluate(path)
     assert measured.tokens == len(run.open(path))
     assert measured.pseudo_tokens == measured.tokens - 6  # the ends of six lines
@@ -257,7 +257,7 @@ def test_a_run_without_a_training_is_measured_in_windows_of_its_own(with_own_mas
 @pytest.mark.parametrize(
     ("text_given", "top", "error", "sentence"),
     [
-        ("abab", 5, DataError, "the text has no [MASK]; write it where a word is to be found, as in: the [MASK] sat"),
+        ("abab", 5, DataError, "the text has no [MASK]; write it in place of a word, for example: the [MASK] sat"),
         (
             "ab" * 20 + "[MASK]",
             5,

@@ -18,11 +18,11 @@ from chainrule.config import parse_bytes
 from chainrule.data.store import open_store
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
 from chainrule.evaluation.text import SCORES_ONLY
-from chainrule.text.samples.texts import english_text
 from chainrule.experiments.mix import mix
 from chainrule.report import leaderboard
 from chainrule.tasks.text_corpus import training_texts
 from chainrule.text.readers import Texts, open_texts
+from chainrule.text.samples.texts import english_text
 from chainrule.training.fitting.fitting import TrainingListener
 from engines.ngram.naive import Stream, reference
 
@@ -109,7 +109,7 @@ def test_the_same_command_again_finds_it_done(words: cr.Run, place: Path) -> Non
     before, notes = (words.folder.path / "model.safetensors").stat(), []
     options: dict[str, Any] = {"model": "ngram", "tokenizer": "word", "valid": place / "valid.txt"}
     again = cr.train(place / "text.txt", **options, minutes=1, memory="1M", out=place / "words", listener=note(notes))
-    assert notes == [f"{place / 'words'} is finished already; choose another --out"]
+    assert notes == [f"{place / 'words'} is already finished; choose another --out"]
     assert again.result == words.result
     assert (words.folder.path / "model.safetensors").stat().st_mtime_ns == before.st_mtime_ns
     sentence = told(
@@ -174,14 +174,14 @@ def test_a_truncated_model_has_its_sentence_and_is_made_again(place: Path, tmp_p
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"output": "adaptive"}, "ngram is counted, not trained, and has no output to choose; leave --output out"),
+        ({"output": "adaptive"}, "ngram is counted and has no output; leave --output out"),
         (
             {"objective": "scheduled-sampling"},
-            "ngram is counted, not trained, and has no objective to choose; leave --objective out",
+            "ngram is counted and has no objective; leave --objective out",
         ),
         (
             {"memory": "4K"},
-            "training.memory = '4K': counting needs at least 64K; give it more",
+            "training.memory = '4K': counting needs at least 64K; choose a larger value",
         ),
         (
             {"delta": 0.5},
@@ -193,11 +193,11 @@ def test_a_truncated_model_has_its_sentence_and_is_made_again(place: Path, tmp_p
         ),
         (
             {"memory": "1G", "model": "lstm"},
-            "training.memory bounds the counting of n-grams; lstm streams its text anyway",
+            "training.memory bounds the counting of n-grams; lstm reads its text in a stream",
         ),
         (
             {"smoothing": "imported"},
-            "the smoothing 'imported' is that of a file which another program made; choose one that can be estimated, "
+            "the smoothing 'imported' marks a model that another program estimated; choose one that can be estimated, "
             "such as modified-kneser-ney",
         ),
         ({"order": 9}, "model.order = 9: input should be less than or equal to 8"),
@@ -238,7 +238,7 @@ def test_bounded_memory_gives_the_same_file(place: Path, tmp_path: Path, options
 def test_a_budget_is_not_needed_and_that_is_noted(place: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     cr.train(place / "text.txt", model="ngram", minutes=1, out=tmp_path / "run", listener=note(notes))
-    assert "ngram is counted in one pass over the text; it takes what it takes" in notes
+    assert "ignoring --minutes: n-grams are counted in one pass" in notes
 
 
 def test_discounts_that_cannot_be_estimated_are_noted(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_discounts_that_cannot_be_estimated_are_noted(tmp_path: Path) -> None:
     )
     text = tmp_path / "text.txt"
     assert notes == [
-        f"{text} is one line, nothing can be held out: validating on the training text itself",
+        f"{text} is a single line and cannot be split: validating on the training text itself",
         "tokeniser: word",
         "order 1: the counts (4 of 1, 0 of 2, 0 of 3, 0 of 4) do not allow an estimate of the discounts; using 0.5, 1 "
         "and 1.5",
@@ -297,7 +297,7 @@ def test_a_single_token_is_too_little(tmp_path: Path) -> None:
     sentence = told(
         lambda: cr.train(tmp_path / "text.txt", model="ngram", tokenizer="word", out=tmp_path / "run"), DataError
     )
-    assert sentence == f"{tmp_path / 'text.txt'} has 1 token(s); training needs at least 2, give it more text."
+    assert sentence == f"{tmp_path / 'text.txt'} has 1 token(s); training needs at least 2, give more text."
     assert not (tmp_path / "run").exists()
 
 
@@ -451,7 +451,7 @@ def test_scores_cannot_compress_or_be_mixed(scores: cr.Run, words: cr.Run, place
     )
     options: dict[str, Any] = {"valid": place / "valid.txt", "out": out, "caches": ["unigram"]}
     assert told(lambda: mix([scores], **options), RunError) == (
-        f"{scores.folder.path} gives scores, which are no probabilities, so it cannot be mixed; leave it out"
+        f"{scores.folder.path} gives scores, which are not probabilities, so it cannot be mixed; leave it out"
     )
     assert not out.exists()
 

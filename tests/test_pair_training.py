@@ -174,8 +174,8 @@ def test_a_training_that_was_stopped_ends_as_if_unbroken(paths: tuple[Path, Path
     stops = []
 
     def stop(update: Update) -> None:
-        if update.standing.step in (15, 45) and update.standing.step not in stops:
-            stops.append(update.standing.step)
+        if update.state.step in (15, 45) and update.state.step not in stops:
+            stops.append(update.state.step)
             os.kill(os.getpid(), signal.SIGINT)
 
     for finished in (False, False, True):

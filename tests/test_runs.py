@@ -95,17 +95,15 @@ def test_damaged_and_missing_files_have_their_sentences(text: Path, tmp_path: Pa
         weights.write_bytes(damaged)
         with pytest.raises(RunError) as caught:
             load(folder.path).model  # noqa: B018
-        assert str(caught.value) == f"{weights} is damaged; run the same train command again, or restore the file"
+        assert str(caught.value) == f"{weights} is damaged; rerun the same train command, or restore the file"
     weights.unlink()
     with pytest.raises(RunError) as caught:
         load(folder.path).model  # noqa: B018
-    assert str(caught.value) == (
-        f"{folder.path} has no model yet; run the same train command again to finish its training"
-    )
+    assert str(caught.value) == f"{folder.path} has no model yet; rerun the same train command to finish its training"
     (folder.path / "signature").unlink()
     with pytest.raises(RunError) as caught:
         folder.read_signature()
-    assert str(caught.value) == f"{folder.path} has no signature: it was not fully made; train it again"
+    assert str(caught.value) == f"{folder.path} has no signature: its training never began; train it again"
     (folder.path / "config.toml").write_text("[model\n")
     with pytest.raises(ConfigError) as wrong:
         load(folder.path)
@@ -134,7 +132,7 @@ def test_the_tokeniser_of_another_run_has_its_sentence(text: Path, tmp_path: Pat
         load(folder.path).model  # noqa: B018
     assert str(caught.value) == (
         f"{folder.path}: the tokeniser has {theirs} tokens but the model was trained with {ours}; "
-        "put back the tokenizer files that were saved with the run"
+        "restore the tokenizer files that were saved with the run"
     )
 
 
@@ -147,7 +145,7 @@ def test_other_options_have_their_sentence(text: Path, tmp_path: Path) -> None:
         made(text, tmp_path / "run", model={"embedding": 9, "hidden": 8, "layers": 1})
     assert str(caught.value) == (
         f"{tmp_path / 'run'} was made with other options (model.embedding was 8, now 9); "
-        "repeat the command it was made with to go on, or choose another --out"
+        "rerun the command it was made with to resume, or choose another --out"
     )
 
 
@@ -157,8 +155,8 @@ def test_another_text_has_its_sentence(text: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         made(text, tmp_path / "run", steps=4)
     assert str(caught.value) == (
-        f"the training text has changed since {tmp_path / 'run'} was begun; put the old text back to go on with it, "
-        "or choose another --out"
+        f"the training text has changed since {tmp_path / 'run'} was begun; restore the old text to resume, or choose "
+        "another --out"
     )
 
 
@@ -166,8 +164,8 @@ def test_a_larger_budget_trains_on_and_a_mistake_leaves_no_folder_in_the_way(tex
     with pytest.raises(ConfigError) as caught:
         made(text, tmp_path / "run", training={**SETTINGS["training"], "length": 500}, model=_windowed())
     assert str(caught.value) == (
-        "training.length is 500, but transformer sees at most model.context = 8 tokens; "
-        "shorten the one or lengthen the other"
+        "training.length is 500, but transformer reads at most model.context = 8 tokens; "
+        "reduce the one or increase the other"
     )
     assert made(text, tmp_path / "run").read_result()["steps"] == 2  # type: ignore[index]
     assert made(text, tmp_path / "run", steps=5).read_result()["steps"] == 5  # type: ignore[index]

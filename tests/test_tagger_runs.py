@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import chainrule as cr
-from chainrule.errors import ConfigError
 from chainrule.evaluation.tags import find_spans
+from chainrule.runs.base import MissingVerbError
 from chainrule.runs.labels import TaggerRun
 from chainrule.text.formats.tags import TaggedFiles
 from chainrule.text.samples.labels import tagged_sentences, write_tagged_phrases
@@ -96,18 +96,18 @@ def test_long_sentences_are_read_in_pieces_aloud(desk: Path, tmp_path: Path) -> 
     )
     sentences = list(TaggedFiles([desk / "train.conll"]).sentences())
     long = sum(len(one.words) > 7 for one in sentences)
-    told = "sentences are longer than the 8 tokens that the encoder reads, and read in pieces"
+    told = "sentences are longer than 8 tokens; the encoder reads them in parts"
     assert f"{long} {told}" in notes
     with pytest.warns(UserWarning, match=f"1 {told}"):
         assert [len(tags) for tags in made.tag([["we"] * 30])] == [30]
 
 
 def test_what_a_tagger_does_not_do(run: TaggerRun, desk: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        run.generate("x")
+    with pytest.raises(MissingVerbError) as caught:
+        run.classify(["x"])  # type: ignore[attr-defined]
     assert str(caught.value) == (
-        f"{desk / 'run'} is a tagger, which tells labels and does not write or score text; use chainrule tag, or a "
-        "language model"
+        f"{desk / 'run'} (tagger) has no classify; classify works with classifier; this run has tag, eval, info, embed, "
+        "neighbours"
     )
 
 
@@ -133,6 +133,6 @@ def test_each_verb_says_whom_it_needs(desk: Path) -> None:
     result = chainrule("classify", desk / "run", stdin="x\n")
     assert result.code == 2
     assert result.err.splitlines()[-1] == (
-        f"chainrule: {desk / 'run'} holds the model tagger, which is not a classifier; train one with: chainrule train "
-        "LABELLED.tsv --model classifier"
+        f"chainrule: {desk / 'run'} (tagger) has no classify; classify works with classifier; this run has tag, eval, "
+        "info, embed, neighbours"
     )

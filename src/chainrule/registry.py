@@ -9,15 +9,21 @@ package when it is first asked.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from chainrule.errors import unknown_name
 
 T = TypeVar("T")
+
+DECORATORS = ("register", "language_model")
+"""Decorators that enter a class into a registry."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class Entry:
     task: str = ""  # models: what it is for; objectives: the task that prepares its data, where it is a special one
     counterpart: str | None = None  # models: the name of the same model for the other kind of data
     objective: str | None = None  # models: the only objective it is trained with; None: any that fits its task
+    fitting: str = "gradients"  # models: how it is fitted, a name of training/fitting
+    kind: str = ""  # tasks: as `chainrule models` lists it
     summary: str = ""  # tokenisers: one line for people
 
 
@@ -67,12 +75,45 @@ class Registry:
         """All entries, sorted by name."""
         return [self.get(name) for name in self.names()]
 
+    def peek_names(self) -> list[str]:
+        """All names, sorted, found in the text of the sources: in milliseconds, for help texts."""
+        texts = (file.read_text(encoding="utf-8") for file in self._files())
+        return sorted({name for text in texts for name in re.findall(r"\.register\(\s*\"([\w-]+)\"", text)})
+
+    def peek(self) -> list[Entry]:
+        """All entries with name, fields and summary, sorted by name, read from the sources without importing them.
+
+        Quick enough for help texts. `make` is None, and a `summary` is the first line of the docstring unless given.
+        """
+        found = [entry for file in self._files() for entry in _peek_file(file)]
+        return sorted(found, key=lambda entry: entry.name)
+
+    def _files(self) -> list[Path]:
+        """The source files of its package, which is not imported."""
+        folder = Path(__file__).parent.joinpath(*self._package.split(".")[1:])
+        return sorted(folder.glob("*.py"))
+
     def _load(self) -> None:
         if not self._loaded:
             package = importlib.import_module(self._package)
             for module in pkgutil.iter_modules(package.__path__):
                 importlib.import_module(f"{self._package}.{module.name}")
             self._loaded = True
+
+
+def _peek_file(file: Path) -> Iterator[Entry]:
+    """The registrations of a file: calls whose only positional argument is a name, with fields of `Entry`."""
+    text = file.read_text(encoding="utf-8")
+    if "register(" not in text and "@language_model(" not in text:
+        return
+    for node in ast.parse(text).body:
+        for call in getattr(node, "decorator_list", []):
+            if not isinstance(call, ast.Call) or ast.unparse(call.func).split(".")[-1] not in DECORATORS:
+                continue
+            fields = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
+            summary = (ast.get_docstring(node) or "").partition("\n")[0]  # type: ignore[arg-type]
+            task = {"task": "lm"} if ast.unparse(call.func) == "language_model" else {}
+            yield Entry(ast.literal_eval(call.args[0]), None, **{"summary": summary, **task, **fields})
 
 
 TOKENIZERS = Registry("tokenizer", "chainrule.text.tokenizers")

@@ -213,7 +213,6 @@ class Model:
     """What every registered model declares; the values here are the defaults."""
 
     Config: ClassVar[type[Any]]  # the record of its options
-    fitting: ClassVar[str] = "gradients"  # how it is fitted: a name of training/fitting
     prefers: ClassVar[Preferences] = Preferences()
     stores_arrays: ClassVar[bool] = False  # whether it saves and loads arrays of its own (`save`, `load`)
     has_parts: ClassVar[bool] = False  # whether it combines the models of other runs

@@ -21,7 +21,7 @@ MORE_CASES: list[Case] = [
     *(("classifier", "softmax", {**ENCODER_SIZES, "pairs": True, "pooling": pooling}) for pooling in ("mean", "max")),
     *(("tagger", "softmax", {**ENCODER_SIZES, "encoder": encoder, "crf": True}) for encoder in ENCODERS.names()),
 ]
-FITTED_CASES = [case for case in [*CASES, *MORE_CASES] if MODELS.get(case[0]).make.fitting == "gradients"]
+FITTED_CASES = [case for case in [*CASES, *MORE_CASES] if MODELS.get(case[0]).fitting == "gradients"]
 SHAPES: list[dict[str, Any]] = [
     {"kind": "bert", "vocab_size": 20, "width": 8, "layers": 1, "heads": 2, "inner": 8, "positions": 12},
     {"kind": "elmo", "vocab_size": 20, "embedding": 4, "hidden": 5, "characters": {"spelling": 6}},

@@ -225,11 +225,12 @@ def test_tokens_read_at_each_row_s_own_place_are_those_of_steps() -> None:
         steps.append(log_probs_BV)
     hidden_RH = torch.stack([hidden[place][row] for row, place in enumerate(places)])
     some_BT = torch.stack([tokens_BT[row, place : place + 4] for row, place in enumerate(places)])
-    memory = model.start(source).memory
-    log_probs_RTV, path_RTH = model.check(memory, hidden_RH, torch.tensor(places), some_BT)
-    for row, place in enumerate(places):
+    state = model.start(source)._replace(hidden_RH=hidden_RH)
+    log_probs_RTV, path = model.check(state, torch.tensor(places), some_BT)
+    after = model.advance(state, path, [2, 0, 2, 1])
+    for row, (place, last) in enumerate(zip(places, [2, 0, 2, 1], strict=True)):
         torch.testing.assert_close(log_probs_RTV[row], torch.stack([steps[place + t][row] for t in range(4)]), **CLOSE)
-        torch.testing.assert_close(path_RTH[row, 2], hidden[place + 3][row], **CLOSE)
+        torch.testing.assert_close(after.hidden_RH[row], hidden[place + last + 1][row], **CLOSE)
 
 
 # What is learned

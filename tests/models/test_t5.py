@@ -375,4 +375,4 @@ def test_a_source_beyond_the_context_has_its_sentence() -> None:
 
 
 def test_it_is_registered_as_a_translator_of_its_own_family() -> None:
-    assert MODELS.get("t5").about == {"family": "t5", "task": "seq2seq"}
+    assert (MODELS.get("t5").family, MODELS.get("t5").task) == ("t5", "translation")

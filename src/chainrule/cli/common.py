@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chainrule.base.tables import format_rate
+
 if TYPE_CHECKING:
     from rich.progress import Progress as ProgressBar
     from rich.progress import TaskID
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained or imported run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Field = Annotated[str | None, typer.Option(help="Name of the text field in JSON lines (default: text).")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Also print how the figures were measured.")]
 Seed = Annotated[int | None, typer.Option(help="Random seed, for repeatable results.")]
 Settings = Annotated[
     list[str] | None,
@@ -114,8 +117,11 @@ def progress_bar() -> Iterator[ProgressBar]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[detail]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    percentage = TextColumn("{task.percentage:>3.0f}%")
+    bar = (BarColumn(bar_width=min(24, console.width - 90)),) if console.width > 96 else ()  # the figures matter more
+    columns = (TextColumn("{task.description}"), *bar, percentage, TextColumn("{task.fields[detail]}"))
+    with Progress(*columns, console=console, transient=True) as progress:
         yield progress
 
 
@@ -131,7 +137,7 @@ def show_progress(what: str, unit: str = "tokens") -> Iterator[Progress]:
             task = progress.add_task(what, total=1, detail="")
 
             def update_bar(done: int, total: int) -> None:
-                progress.update(task, completed=done, total=total, detail=_format_rate(done, total, began, unit))
+                progress.update(task, completed=done, total=total, detail=_format_progress(done, total, began, unit))
 
             yield update_bar
         return
@@ -140,15 +146,15 @@ def show_progress(what: str, unit: str = "tokens") -> Iterator[Progress]:
         nonlocal last_printed
         if time.monotonic() - last_printed > SECONDS_BETWEEN_LINES:
             last_printed = time.monotonic()
-            print_note(f"{what}: {done / max(1, total):.0%}, {_format_rate(done, total, began, unit)}")
+            print_note(f"{what}: {done / max(1, total):.0%}, {_format_progress(done, total, began, unit)}")
 
     yield print_line
 
 
-def _format_rate(done: int, total: int, began: float, unit: str) -> str:
+def _format_progress(done: int, total: int, began: float, unit: str) -> str:
     seconds = max(1e-9, time.monotonic() - began)
     left = seconds / done * (total - done) if done else float("inf")
-    return f"{done / seconds:,.0f} {unit}/s, {format_duration(left)} left"
+    return f"{format_rate(done / seconds, unit)}, {format_duration(left)} left"
 
 
 @contextlib.contextmanager
@@ -208,6 +214,6 @@ def _format_update(update: Update) -> str:
     s = update.state
     rate = s.tokens / s.train_seconds if s.train_seconds else 0.0
     # Metrics that are maximised, such as BLEU, are stored negated.
-    best = f", best valid {abs(s.best):.4f}" if s.best != float("inf") else ""
+    best = f", best {abs(s.best):.3f}" if s.best != float("inf") else ""
     left = format_duration(update.seconds_left)
-    return f"step {s.step:,}, loss {update.loss:.4f}{best}, {rate:,.0f} tokens/s, {left} left"
+    return f"step {s.step:,}, loss {update.loss:.3f}{best}, {format_rate(rate)}, {left} left"

@@ -53,6 +53,7 @@ def compare(
 
     Finished runs are not trained again; rerun the same command to resume.
     """
+    from chainrule.base.tables import show_value
     from chainrule.config import parse_settings
     from chainrule.experiments.compare import compare as run_comparison
     from chainrule.report import leaderboard
@@ -81,7 +82,9 @@ def compare(
             field=field,
             out=out,
             listener=listener,
-            done=lambda row: listener.note(f"{row.model}: {leaderboard.bits(row)} bits per byte"),
+            done=lambda row: listener.note(
+                f"{row.model}: {show_value('bits_per_byte', row.bits_per_byte)} bits per byte"
+            ),
         )
     if json:
         print_json([row.to_dict() for row in rows])

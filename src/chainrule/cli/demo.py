@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.common import Json, print_json, print_note, training_display
+from chainrule.cli.common import Json, Verbose, print_json, print_note, training_display
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the data and the runs.")] = Path("runs/demo"),
     seconds: Annotated[float, typer.Option(help="Training time of each language model, in seconds.")] = 18.0,
     translation_seconds: Annotated[float, typer.Option(help="Training time of each translator, in seconds.")] = 75.0,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Train small models on built-in data and compare them.
@@ -31,7 +32,8 @@ def demo(
         print_json({**record, "translators": [row.to_dict() for row in translators], "translated": dict(translated)})
         return
     leaderboard.show(rows, title="Python help topics, test text")
-    print_note(rows[0].protocol)
+    if verbose:
+        print_note(rows[0].protocol)
     print(f"\nSample from the best model, {rows[0].model}:\n\n{sample}\n")
     leaderboard.show(translators, title="Numbers, dates, times and prices from English to German, test pairs")
     print()

@@ -11,6 +11,7 @@ from chainrule.cli.common import (
     Field,
     Json,
     LiveSettings,
+    Verbose,
     print_fields,
     print_json,
     print_note,
@@ -59,6 +60,7 @@ def evaluate(
     refine: Refine = None,
     outputs: Annotated[Path | None, typer.Option(help="Translators: write the translations to this file.")] = None,
     settings: LiveSettings = None,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Evaluate a run on a text, pairs, labels or word vectors.
@@ -84,7 +86,7 @@ def evaluate(
     if not texts:
         raise ConfigError("eval needs a text; name one, or evaluate word vectors with --similarity or --analogies")
     if not isinstance(loaded, EvaluatedRun):
-        raise loaded.missing("eval on a text")
+        raise ConfigError(f"{loaded.name} is not evaluated on a text; use --similarity or --analogies")
     search = {
         "num_beams": num_beams,
         "length_penalty": length_penalty,
@@ -98,8 +100,8 @@ def evaluate(
     loaded.check_evaluate(_given(given))
     if not isinstance(loaded, TranslatorRun):
         if second is not None:
-            raise loaded.missing("eval against a second run")
-        _evaluate_text(loaded, texts, field, vectors, json)
+            raise ConfigError(f"a second run is for translators, and {loaded.name} is not one; leave it out")
+        _evaluate_text(loaded, texts, field, vectors, verbose, json)
         return
     if vectors:
         raise ConfigError(
@@ -108,7 +110,7 @@ def evaluate(
         )
     others = [load_for("translate", TranslatorRun, second)] if second else []
     search |= parallel_options(num_beams, mode or "ar", lengths or 1, refine or 0)
-    _evaluate_pairs([loaded, *others], texts[len(others) :], _given(options), _given(search), outputs, json)
+    _evaluate_pairs([loaded, *others], texts[len(others) :], _given(options), _given(search), outputs, verbose, json)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +118,9 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _evaluate_text(run: EvaluatedRun, texts: list[str], field: str | None, vectors: Vectors, json: bool) -> None:
+def _evaluate_text(
+    run: EvaluatedRun, texts: list[str], field: str | None, vectors: Vectors, verbose: bool, json: bool
+) -> None:
     """Evaluate a run on a text and print the result, with that of its word vectors."""
     with show_progress("evaluating", run.unit) as progress:
         measured = run.evaluate(texts, progress=progress, **({} if field is None else {"field": field}))
@@ -124,7 +128,8 @@ def _evaluate_text(run: EvaluatedRun, texts: list[str], field: str | None, vecto
         print_json({**measured.to_dict(), **_to_dicts(vectors)})
         return
     print(measured.show())
-    print_note(measured.protocol)
+    if verbose:
+        print_note(measured.protocol)
     _print_vectors(vectors, json)
 
 
@@ -158,6 +163,7 @@ def _evaluate_pairs(
     options: dict[str, Any],
     search: dict[str, Any],
     outputs: Path | None,
+    verbose: bool,
     json: bool,
 ) -> None:
     """Evaluate one translator, or two and the difference between them, and print the result."""
@@ -186,6 +192,7 @@ def _evaluate_pairs(
         return
     for run, one in zip(runs, measured, strict=True):
         print_fields({"run": str(run.folder.path), **one.figures()})
-        print_note(one.protocol)
+        if verbose:
+            print_note(one.protocol)
     for test in tested:
         print(test.show())

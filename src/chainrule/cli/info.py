@@ -9,20 +9,20 @@ from chainrule.cli.common import Json, RunPath, print_fields, print_json
 
 def models(json: Json = False) -> None:
     """List the available models."""
-    from chainrule.registry import MODELS
-    from chainrule.tasks.task import model_task
+    from chainrule.registry import MODELS, TASKS
 
+    kinds = {entry.name: entry.kind for entry in TASKS.peek()}
     listed = [
         {
             "name": entry.name,
             "family": entry.family,
-            "task": model_task(entry.name).kind,
-            **({} if entry.make.fitting == "gradients" else {"made_by": entry.make.fitting}),
+            "task": kinds[entry.task],
+            **({} if entry.fitting == "gradients" else {"made_by": entry.fitting}),
             **({"counterpart": entry.counterpart} if entry.counterpart else {}),
             **({"objective": entry.objective} if entry.objective else {}),
-            "about": (entry.make.__doc__ or "").partition("\n")[0],
+            "about": entry.summary,
         }
-        for entry in MODELS.entries()
+        for entry in MODELS.peek()
     ]
     if json:
         print_json(listed)

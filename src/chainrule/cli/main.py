@@ -6,8 +6,11 @@ Torch is imported inside the verbs, so that --help answers quickly.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from chainrule.cli import (
     classify,
@@ -31,35 +34,83 @@ from chainrule.cli import (
 )
 from chainrule.errors import ChainruleError
 
+VERBS: dict[str, dict[str, Callable[..., None]]] = {
+    "Train and measure": {
+        "demo": demo.demo,
+        "train": train.train,
+        "eval": evaluate.evaluate,
+        "score": score.score,
+        "compare": compare.compare,
+        "mix": mix.mix,
+    },
+    "Use": {
+        "generate": generate.generate,
+        "translate": translate.translate,
+        "classify": classify.classify,
+        "tag": tag.tag,
+        "fill": fill.fill,
+        "embed": embed.embed,
+        "neighbours": neighbours.neighbours,
+        "compress": compress.compress,
+        "decompress": compress.decompress,
+    },
+    "Exchange": {
+        "export": exchange.export,
+        "import": exchange.import_,
+        "distill": distill.distill,
+    },
+    "Inspect": {
+        "models": info.models,
+        "info": info.info,
+        "tokenize": tokenize.tokenize,
+    },
+}
+"""The verbs by group, in the order of `chainrule --help`."""
+
+
+class VerbGroup(TyperGroup):
+    """Lists the verbs by group, with their whole summaries."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(map(len, self.commands))
+        for title, verbs in VERBS.items():
+            with formatter.section(title):
+                rows = [(name.ljust(width), _summary(function)) for name, function in verbs.items()]
+                formatter.write_dl(rows)
+
+
+def _summary(function: Callable[..., None]) -> str:
+    return (function.__doc__ or "").partition("\n")[0]
+
+
 app = typer.Typer(
     name="chainrule",
+    cls=VerbGroup,
     help="Train, evaluate and use sequence models: language models, translators, classifiers, taggers, word vectors.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("demo")(demo.demo)
-app.command("train")(train.train)
-app.command("eval")(evaluate.evaluate)
-app.command("score")(score.score)
-app.command("generate")(generate.generate)
-app.command("fill")(fill.fill)
-app.command("translate")(translate.translate)
-app.command("distill")(distill.distill)
-app.command("embed")(embed.embed)
-app.command("neighbours")(neighbours.neighbours)
-app.command("classify")(classify.classify)
-app.command("tag")(tag.tag)
-app.command("compare")(compare.compare)
-app.command("mix")(mix.mix)
-app.command("compress")(compress.compress)
-app.command("decompress")(compress.decompress)
-app.command("export")(exchange.export)
-app.command("import")(exchange.import_)
-app.command("models")(info.models)
-app.command("info")(info.info)
-app.command("tokenize")(tokenize.tokenize)
+for verbs in VERBS.values():
+    for name, function in verbs.items():
+        app.command(name)(function)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"chainrule {version('chainrule')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train, evaluate and use sequence models: language models, translators, classifiers, taggers, word vectors."""
 
 
 def main() -> None:

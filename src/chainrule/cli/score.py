@@ -59,7 +59,7 @@ def score(
         _print(loaded.score_pairs([file] if target is None else [file, target]), tokens, json)
         return
     if not isinstance(loaded, LanguageModelRun):
-        raise loaded.missing("score --choices" if asks else "score")
+        raise loaded.missing("score")
     if asks:
         _choose(loaded, file, choices or [], read_prompt(prompt_file) if prompt_file else "", normalise, json)
         return

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.common import Field, Json, Seed, Settings, print_fields, print_json, print_note, training_display
+from chainrule.cli.common import (
+    Field,
+    Json,
+    Seed,
+    Settings,
+    Verbose,
+    print_fields,
+    print_json,
+    print_note,
+    training_display,
+)
+from chainrule.registry import OBJECTIVES, OUTPUTS, TOKENIZERS
 
 if TYPE_CHECKING:
     from chainrule.runs.base import Run
@@ -15,10 +26,7 @@ if TYPE_CHECKING:
 Order = Annotated[int | None, typer.Option(help="ngram and feedforward: length N of the n-grams (default: 5).")]
 Smoothing = Annotated[
     str | None,
-    typer.Option(
-        help="ngram: smoothing method, one of modified-kneser-ney (default), kneser-ney, absolute, witten-bell, katz, "
-        "jelinek-mercer, additive, mle, stupid-backoff."
-    ),
+    typer.Option(help=f"ngram: smoothing method, one of {', '.join(SMOOTHING_NAMES)} (default: {SMOOTHING_NAMES[0]})."),
 ]
 Prune = Annotated[
     list[int] | None,
@@ -44,18 +52,18 @@ Valid = Annotated[
 Tokenizer = Annotated[
     str | None,
     typer.Option(
-        help="Tokeniser: word, char, byte, bpe, unigram, jieba, or a tokenizer file (default: chosen from the text)."
+        help=f"Tokeniser: {', '.join(TOKENIZERS.peek_names())}, or a tokenizer file (default: chosen from the text)."
     ),
 ]
 VocabSize = Annotated[int | None, typer.Option(help="Maximum number of tokens of the tokeniser.")]
 Output = Annotated[
-    str | None, typer.Option(help="Output layer: softmax (default), hierarchical, adaptive, sampled or nce.")
+    str | None, typer.Option(help=f"Output layer: {', '.join(OUTPUTS.peek_names())} (default: softmax).")
 ]
 Objective = Annotated[
     str | None,
     typer.Option(
-        help="Training objective: likelihood (default) or scheduled-sampling; for translators also policy-gradient and "
-        "minimum-risk; t5: spans; bert: masked; classifier and tagger: labels."
+        help=f"Training objective: {', '.join(OBJECTIVES.peek_names())} (default: the one that fits the model, mostly "
+        "likelihood)."
     ),
 ]
 
@@ -97,6 +105,7 @@ def train(
     device: Annotated[str | None, typer.Option(help="Device: auto (default), cpu, cuda or mps.")] = None,
     field: Field = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/MODEL-TEXT).")] = None,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Train a model; rerun the same command to resume.
@@ -137,10 +146,10 @@ def train(
     if not run.result:
         print_note(f"stopped and saved in {run.folder.path}; rerun the same command to resume")
         raise typer.Exit(130)
-    _report(run, json)
+    _report(run, verbose, json)
 
 
-def _report(run: Run, json: bool) -> None:
+def _report(run: Run, verbose: bool, json: bool) -> None:
     """Print the result of the training and of the last validation."""
     measured = run.validation()
     result = {key: run.result[key] for key in ("steps", "seconds", "parameters", "tokens_per_second", "peak_memory")}
@@ -149,7 +158,10 @@ def _report(run: Run, json: bool) -> None:
         return
     figures = measured.figures()
     shown = {f"valid {name}": figures[name] for name in SHOWN if name in figures}
+    if not result["steps"]:
+        del result["steps"]  # it was not trained by gradient steps
     print_fields({"run": str(run.folder.path), **result, **shown})
-    print_note(measured.to_dict()["protocol"])
+    if verbose:
+        print_note(measured.to_dict()["protocol"])
     if run.config.recipe:
         print_note(f"expected by the recipe: {run.config.recipe.expected}")

@@ -153,7 +153,7 @@ def _best_pair(runs: Sequence[Run]) -> list[LanguageModelRun] | None:
         if not isinstance(run, LanguageModelRun):
             continue
         bits = run.evaluate_held_out().bits_per_byte
-        is_counted = MODELS.get(run.config.model.name).make.fitting == "counting"
+        is_counted = MODELS.get(run.config.model.name).fitting == "counting"
         if bits < best.get(is_counted, (math.inf, run))[0]:  # False for NaN, the bits of unnormalised scores
             best[is_counted] = (bits, run)
     return [best[is_counted][1] for is_counted in (True, False)] if len(best) == 2 else None

@@ -61,12 +61,11 @@ class _Read(NamedTuple):
     newest_BD: Tensor | None  # those that predict the next one
 
 
-@MODELS.register("mixture", family="mixture", task="lm")
+@MODELS.register("mixture", family="mixture", task="lm", fitting="mix")
 class Mixture(nn.Module, SteppingModel):
     """A weighted sum of models and caches."""
 
     Config: ClassVar[type[MixtureConfig]] = MixtureConfig
-    fitting = "mix"
     has_parts = True
     unigram_counts: Tensor
     weights: Tensor

@@ -89,12 +89,11 @@ class NgramConfig(BaseModel):
         return self
 
 
-@MODELS.register("ngram", family="ngram", task="lm")
+@MODELS.register("ngram", family="ngram", task="lm", fitting="counting")
 class Ngram(nn.Module, SteppingModel):
     """An n-gram table as a language model."""
 
     Config: ClassVar[type[NgramConfig]] = NgramConfig
-    fitting = "counting"
     stores_arrays = True
     tracks = 1  # a text is scored in one piece: it costs nothing, and no context is cut
     chunk = 16384

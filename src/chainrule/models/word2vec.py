@@ -80,7 +80,7 @@ class Word2VecConfig(Section):
         return SweepPlan(options, self.sample, self.ns_exponent, seed)
 
 
-@MODELS.register("word2vec", family="word2vec", task="vectors")
+@MODELS.register("word2vec", family="word2vec", task="vectors", fitting="sweeps")
 class Word2Vec(nn.Module, Model):
     """Vectors of words, and what they were learned with.
 
@@ -89,7 +89,6 @@ class Word2Vec(nn.Module, Model):
     """
 
     Config: ClassVar[type[Word2VecConfig]] = Word2VecConfig
-    fitting = "sweeps"
     stores_arrays = True
 
     def __init__(

@@ -3,59 +3,86 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
+from chainrule.base.tables import format_bytes, format_count, format_seconds
+
 if TYPE_CHECKING:
     from chainrule.experiments.compare import Row
 
-HEADINGS = ("model", "parameters", "seconds", "memory", "perplexity", "bits/byte", "train t/s", "generate t/s")
-TRANSLATOR_HEADINGS = ("BLEU", "exact match")
+
+class Column(NamedTuple):
+    """A heading, the text of a row's cell, and a rank: on a narrow terminal the highest ranks are left out first."""
+
+    heading: str
+    cell: Callable[[Row], str]
+    rank: int
+    translators: bool = False  # shown where there are translators only
 
 
-def headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the headings of the columns; translators have two more."""
-    return HEADINGS + TRANSLATOR_HEADINGS * any(row.bleu is not None for row in rows)
+COLUMNS = (
+    Column("model", lambda row: row.model, 0),
+    Column("parameters", lambda row: format_count(row.parameters), 4),
+    Column("time", lambda row: format_seconds(row.train_seconds), 3),
+    Column("memory", lambda row: format_bytes(row.peak_memory), 7),
+    Column("perplexity", lambda row: _figure(row.perplexity, 2), 6),
+    Column("bits/byte", lambda row: _figure(row.bits_per_byte, 3), 1),
+    Column("trains at", lambda row: f"{format_count(row.train_tokens_per_second)}/s", 8),
+    Column("generates at", lambda row: f"{format_count(row.generate_tokens_per_second)}/s", 5),
+    Column("BLEU", lambda row: "" if row.bleu is None else f"{row.bleu:.2f}", 2, translators=True),
+    Column("exact", lambda row: "" if row.exact_match is None else f"{row.exact_match:.1%}", 2, translators=True),
+)
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    """Return the text of each cell of a row."""
-    texts = (
-        row.model,
-        f"{row.parameters:,}",
-        f"{row.train_seconds:.0f}",
-        f"{row.peak_memory / 2**20:,.0f} MB",
-        "none" if math.isnan(row.perplexity) else f"{row.perplexity:.2f}",
-        bits(row),
-        f"{row.train_tokens_per_second:,.0f}",
-        f"{row.generate_tokens_per_second:,.0f}",
-    )
-    return texts if row.bleu is None else (*texts, f"{row.bleu:.2f}", f"{row.exact_match:.1%}")
+def _figure(value: float, digits: int) -> str:
+    """A figure as text; a model whose scores are not probabilities has none."""
+    return "none" if math.isnan(value) else f"{value:.{digits}f}"
 
 
-def bits(row: Row) -> str:
-    """Return bits per byte as text; a model whose scores are not probabilities has none."""
-    return "none" if math.isnan(row.bits_per_byte) else f"{row.bits_per_byte:.3f}"
+def columns_of(rows: Sequence[Row], width: int | None = None) -> list[Column]:
+    """The columns that apply to the rows and fit into `width` characters; the model and its bits always stay."""
+    chosen = [one for one in COLUMNS if not one.translators or any(row.bleu is not None for row in rows)]
+    while width is not None and len(chosen) > 2 and _width(chosen, rows) > width:
+        chosen.remove(max(chosen, key=lambda column: column.rank))
+    return chosen
+
+
+def _width(columns: Sequence[Column], rows: Sequence[Row]) -> int:
+    """Characters of the table: a border and a space before each column, and the last border."""
+    return 1 + sum(2 + max(len(one.heading), *(len(one.cell(row)) for row in rows)) for one in columns)
 
 
 def show(rows: Sequence[Row], title: str = "") -> None:
-    """Print the leaderboard; at least 120 columns wide if the output is not a terminal."""
-    table = Table(title=title or None, header_style="bold", padding=(0, 0, 0, 1))
-    for number, heading in enumerate(headings(rows)):
-        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*cells(row))
+    """Print the leaderboard, with the columns that fit the terminal; names of models are never cut."""
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, 120)
+    table = Table(title=title or None, header_style="bold", padding=(0, 0, 0, 1))
+    columns = columns_of(rows, console.width)
+    for column in columns:
+        first = column.rank == 0
+        table.add_column(
+            column.heading,
+            justify="left" if first else "right",
+            no_wrap=not first,
+            overflow="fold",
+            min_width=None if first else len(column.heading),
+        )
+    for row in rows:
+        table.add_row(*(column.cell(row) for column in columns))
     console.print(table)
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return the leaderboard as a Markdown table."""
-    names = headings(rows)
-    lines = [names, ("---", *("---:" for _ in names[1:])), *map(cells, rows)]
+    """The leaderboard as a Markdown table."""
+    columns = columns_of(rows)
+    lines = [
+        [column.heading for column in columns],
+        ["---", *("---:" for _ in columns[1:])],
+        *([column.cell(row) for column in columns] for row in rows),
+    ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

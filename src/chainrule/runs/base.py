@@ -29,6 +29,9 @@ from chainrule.text.tokenizers import Tokenizer
 
 Paths = str | Path | Sequence[str | Path]
 
+FLAGS = {"references": "reference"}
+"""Options whose name on the command line is not that in Python."""
+
 
 class MissingVerbError(ConfigError, AttributeError):
     """A run was asked for a verb that does not apply to its model."""
@@ -119,7 +122,7 @@ class Run:
 
     def info(self) -> dict[str, Any]:
         """Model, tokeniser, size, result of the training, and signature."""
-        trained = MODELS.get(self.config.model.name).make.fitting == "gradients"
+        trained = MODELS.get(self.config.model.name).fitting == "gradients"
         return {
             "run": str(self.folder.path),
             "model": self.config.model.name,
@@ -193,7 +196,8 @@ class EvaluatedRun(Run):
         known = self.evaluate_options()
         for name in options:
             if name not in known:
-                raise ConfigError(f"--{name.replace('_', '-')} does not apply to {self.name}; leave it out")
+                flag = FLAGS.get(name, name.replace("_", "-"))
+                raise ConfigError(f"--{flag} does not apply to {self.name}; leave it out")
 
     def evaluate_options(self) -> set[str]:
         """The names of the options that `evaluate` takes."""

@@ -93,7 +93,6 @@ class LabelCorpus(Corpus):
 class LabelTask(Task):
     """Shared by labels and tags: labelled files, and labels that only the data determine."""
 
-    kind = "classifier"
     metrics = ("loss", "accuracy", "f1")
     options = frozenset({"training.batch_size"})
     max_epochs = 20.0
@@ -175,10 +174,9 @@ class LabelTask(Task):
         return {"batch_size": 32, "optimizer": "adamw", "lr": lr, "validations": 20, "patience": 3}
 
 
+@TASKS.register("labels", kind="classifier")
 class TextLabels(LabelTask):
     """Texts, or pairs of texts, with one label or several."""
-
-    name = "labels"
 
     def files(self, config: RunConfig, paths: Sequence[str], max_examples: int | None = None) -> LabelledFiles:
         multi_label = bool(config.model.options.get("multi_label"))
@@ -228,10 +226,9 @@ class TextLabels(LabelTask):
             note(f"{cut:,} of {len(examples):,} texts are longer than {max_tokens} tokens; the encoder reads no more")
 
 
+@TASKS.register("tags", kind="classifier")
 class WordTags(LabelTask):
     """Sentences with one tag per word."""
-
-    name = "tags"
 
     def files(self, config: RunConfig, paths: Sequence[str], max_examples: int | None = None) -> TaggedFiles:
         return TaggedFiles(paths, fields=_fields(config), max_examples=max_examples)
@@ -300,7 +297,3 @@ def _first_tokens(examples: Examples, indices_P: Indices, max_tokens: int) -> In
     """The first examples that have at most `max_tokens` tokens in total, at least one example."""
     sums_P = np.cumsum(examples.lengths()[indices_P])
     return indices_P[: max(1, int(np.searchsorted(sums_P, max_tokens, "right")))]
-
-
-TASKS.register("labels")(TextLabels())
-TASKS.register("tags")(WordTags())

@@ -69,11 +69,10 @@ def _evaluate_fast(model: Any, tokens: Any, eos: int) -> Likelihood:
     return evaluate_tokens(model, tokens, eos=eos, tracks=max(1, min(64, len(tokens) // 256)))
 
 
+@TASKS.register("lm", kind="lm")
 class LanguageModelling(Task):
     """One text; the model predicts each token from those before it."""
 
-    name = "lm"
-    kind = "lm"
     scores_text = True
     options = frozenset({"training.batching", "training.batch_size", "training.length"})
 
@@ -98,6 +97,3 @@ class LanguageModelling(Task):
         rows = text_rows(config, size, model, batching="blocks" if blocks else "stream")
         optimizer = preferred_optimizer(config)
         return {**rows, "optimizer": optimizer, "lr": RATES[optimizer]}
-
-
-TASKS.register("lm")(LanguageModelling())

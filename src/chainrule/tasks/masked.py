@@ -54,11 +54,10 @@ class MaskedCorpus(TextCorpus):
         )
 
 
+@TASKS.register("masked", kind="embedding")
 class MaskedWords(Task):
     """One text; the model reads it whole and predicts the words that are hidden in it."""
 
-    name = "masked"
-    kind = "embedding"
     options = frozenset({"training.batching", "training.batch_size", "training.length"})
 
     def open(self, config: RunConfig, folder: RunFolder, listener: Listener) -> MaskedCorpus:
@@ -89,6 +88,3 @@ def _text_positions(model: dict[str, Any]) -> int:
     """The positions that a text can take: RoBERTa skips those up to its padding token, and `first` takes one."""
     skipped = model.get("pad", 0) + 1 if model.get("kind") == "roberta" else 0
     return max(1, int(model["positions"]) - skipped - (model.get("first") is not None))
-
-
-TASKS.register("masked")(MaskedWords())

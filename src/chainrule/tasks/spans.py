@@ -51,11 +51,10 @@ class SpanCorpus(TextCorpus):
         )
 
 
+@TASKS.register("spans", kind="seq2seq")
 class SpanCorruption(LanguageModelling):
     """One text, which may mix languages; the model restores its removed spans."""
 
-    name = "spans"
-    kind = "seq2seq"
     scores_text = False
 
     def open(self, config: RunConfig, folder: RunFolder, listener: Listener) -> SpanCorpus:  # type: ignore[override]
@@ -70,6 +69,3 @@ class SpanCorruption(LanguageModelling):
 
     def carries_state(self, config: RunConfig) -> bool:
         return False
-
-
-TASKS.register("spans")(SpanCorruption())

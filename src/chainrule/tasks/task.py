@@ -1,12 +1,12 @@
 """A task owns what differs by the kind of data: its corpus, its defaults, and the options that apply to it.
 
-The registration of a model names its task. A new task is one file here, with an object registered in `TASKS`, and one
+The registration of a model names its task. A new task is one file here, with a class registered in `TASKS`, and one
 run class in runs/, registered in `RUNS` under the same name.
 """
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,8 +111,6 @@ def _identity(tokenizer: Tokenizer) -> str:
 class Task(ABC):
     """One kind of data and of answer. Instances have no state."""
 
-    name: ClassVar[str]
-    kind: ClassVar[str]  # as `chainrule models` lists it
     metrics: ClassVar[tuple[str, ...]] = ("loss",)  # that can select the checkpoint
     rewarded: ClassVar[bool] = False  # whether objectives may sample outputs and reward them
     scores_text: ClassVar[bool] = False  # whether it has bits per byte
@@ -125,9 +123,9 @@ class Task(ABC):
         """Whether data files look like the data of this task."""
         return not look_like_pairs(paths)
 
+    @abstractmethod
     def open(self, config: RunConfig, folder: RunFolder, listener: Listener) -> Corpus:
         """The data of a run, tokenised with the tokeniser of `folder` if it has one, else with a fitted one."""
-        raise TypeError(f"{type(self).__name__} must define open")
 
     def with_encoder_tokenizer(self, options: TokenizerConfig, tokenizer: str) -> TokenizerConfig:
         """The tokeniser options of a model that reads its text with the tokeniser of a pretrained encoder."""
@@ -190,7 +188,7 @@ def model_task(model: str) -> Task:
 
 def get_task(name: str) -> Task:
     """A registered task."""
-    task: Task = TASKS.get(name).make
+    task: Task = TASKS.get(name).make()
     return task
 
 

@@ -123,11 +123,10 @@ class PairCorpus(Corpus):
         return [self.tokenizer.decode(token for token in row if token < size) for row in rows]
 
 
+@TASKS.register("translation", kind="seq2seq")
 class Translation(Task):
     """Pairs of lines; the model writes the second given the first."""
 
-    name = "translation"
-    kind = "seq2seq"
     metrics = ("loss", "bleu")
     rewarded = True
     scores_text = True
@@ -221,6 +220,3 @@ def _first_tokens(store: PairStore, indices_P: Indices, max_tokens: int) -> Indi
     """The first pairs whose targets have at most `max_tokens` tokens in total, at least one pair."""
     sums_P = np.cumsum(store.target_rows.lengths_P[indices_P] + 1)
     return indices_P[: max(1, int(np.searchsorted(sums_P, max_tokens, "right")))]
-
-
-TASKS.register("translation")(Translation())

@@ -9,15 +9,10 @@ from chainrule.tasks.task import Listener, Task
 from chainrule.tasks.text_corpus import TextCorpus, open_text_corpus, refuse_pairs
 
 
+@TASKS.register("vectors", kind="embedding")
 class WordVectors(Task):
     """One text, all of it to learn from: vectors are measured on word pairs, not on held-out text."""
-
-    name = "vectors"
-    kind = "embedding"
 
     def open(self, config: RunConfig, folder: RunFolder, listener: Listener) -> TextCorpus:
         refuse_pairs(config.data.train, config.model.name)
         return open_text_corpus(TextCorpus, config, folder, listener, whole=True)
-
-
-TASKS.register("vectors")(WordVectors())

@@ -1,6 +1,6 @@
 """What the ways of fitting a model share: gradient steps, counting in one pass, and sweeps over the words.
 
-A model names its way of fitting (`Model.fitting`). A new way is one file here with an object registered in `FITTINGS`.
+The registration of a model names its way of fitting. A new way is one file here, registered in `FITTINGS`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Fitting(ABC):
 
 def fitting_of(model: str) -> Fitting:
     """The way in which a registered model is fitted."""
-    fitting: Fitting = FITTINGS.get(MODELS.get(model).make.fitting).make
+    fitting: Fitting = FITTINGS.get(MODELS.get(model).fitting).make
     return fitting
 
 
