@@ -18,6 +18,7 @@ from chainrule.cli.common import (
     print_note,
     training_display,
 )
+from chainrule.engines.ngram.names import SMOOTHING_NAMES
 from chainrule.registry import OBJECTIVES, OUTPUTS, TOKENIZERS
 
 if TYPE_CHECKING:

@@ -1,13 +1,13 @@
-"""Every neural language model is embedding → features → output; this file is the frame around the features.
+"""The frame of all neural language models: embedding → feature layer → output layer.
 
-Bengio et al., "A Neural Probabilistic Language Model", 2003, drew the three parts; any feature layer goes with any
-output layer. A feature layer of your own becomes a model by `@language_model("name", family="...")`.
+    p(x) = Π p(x_t | x_<t)        p(x_t | x_<t) = output(h_t)        h_t = features(embedding(x_<t))
 
-A feature layer either carries its state through text of any length (`window` is None), or sees at most `window` tokens.
-For the second kind the frame keeps the promise p(x_t | x_<t) on endless text: when the window is full, it begins again
-from its newer half. Scoring in parallel and stepping do the same, so they agree everywhere.
+Bengio et al., "A Neural Probabilistic Language Model", 2003, introduced the three parts. Any feature layer can be
+combined with any output layer. The decorator `@language_model("name", family="...")` makes a feature layer a model.
 
-Legend: B batch, T time, V vocabulary, D width, W window, L tokens already in the window.
+A feature layer either carries a state through text of any length (`window` is None) or sees at most `window` tokens. In
+the second case this file extends p(x_t | x_<t) to text of any length: when the window is full, a new window starts with
+the newer half of the old one. Parallel scoring and stepping use the same windows, so their results are equal.
 """
 
 from __future__ import annotations
@@ -36,29 +36,33 @@ from chainrule.types import (
 )
 
 
+TOKENS_PER_PASS = 16384
+"""Tokens of overlapping windows that are read in one pass: enough for speed, few enough to bound memory."""
+
+
 class LanguageModelConfig(BaseModel):
-    """What all neural language models share."""
+    """Options of all neural language models."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    embedding: int = Field(200, ge=1, description="width of a token's vector")
+    embedding: int = Field(200, ge=1, description="width of the token embeddings")
     dropout: float = Field(
-        0.0, ge=0, lt=1, description="share of units dropped: embedded input, between layers, output"
+        0.0, ge=0, lt=1, description="dropout rate of the embeddings, between layers and before the output"
     )
-    variational: bool = Field(False, description="one dropout mask for all time steps of a chunk")
-    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of the vocabulary dropped from a batch's input")
-    tied: bool = Field(True, description="one matrix for embedding and output, where the output layer can share it")
+    variational: bool = Field(False, description="use one dropout mask for all time steps of a chunk")
+    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of the vocabulary whose embeddings are dropped in a batch")
+    tied: bool = Field(True, description="share one matrix between embedding and output layer, if the output layer allows it")
 
 
 class FeatureLayer(nn.Module):
-    """h_t from the embeddings of x_<t. Subclasses set `width`, and `window` if they cannot read endless text."""
+    """h_t from the embeddings of x_<t. Subclasses set `width`, and `window` if their context is limited."""
 
     Config: ClassVar[type[LanguageModelConfig]] = LanguageModelConfig
     width: int
     window: int | None = None
-    prefers: ClassVar[Preferences] = Preferences()  # how the model is trained where nothing is set
+    prefers: ClassVar[Preferences] = Preferences()
     encodes: ClassVar[bool] = False  # whether it can be the pretrained encoder of another model
-    rewinds: ClassVar[bool] = False  # whether a layer with a window can take back what it has read
+    rewinds: ClassVar[bool] = False  # whether `rewind` is supported; only for layers with a window
 
     def __init__(self, config: Any, embedding: nn.Embedding) -> None:
         super().__init__()
@@ -68,7 +72,7 @@ class FeatureLayer(nn.Module):
         raise TypeError(f"{type(self).__name__} must define start")
 
     def forward(self, embedded_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read T more embeddings -> features BTD and the state after them. state None: begin, and keep no state."""
+        """Read T more embeddings -> features BTD and the state after them. None: no past, and no state is needed."""
         raise TypeError(f"{type(self).__name__} must define forward")
 
     @classmethod
@@ -77,15 +81,15 @@ class FeatureLayer(nn.Module):
         raise TypeError(f"{cls.__name__} is not an encoder")
 
     def rewind(self, state: State, count: int) -> State:
-        """The state without its last `count` positions, for layers that can."""
-        raise TypeError(f"{type(self).__name__} cannot take back what it has read")
+        """The state without its last `count` positions."""
+        raise TypeError(f"{type(self).__name__} cannot rewind")
 
 
 class Prefix(NamedTuple):
-    """What a language model remembers of the tokens so far."""
+    """The state of a language model after a prefix."""
 
     features: State  # of the feature layer
-    recent_BL: Tensor | None  # the tokens in the window, for layers that have one
+    recent_BL: Tensor | None  # the tokens in the window; None: the layer has no window
     pending_B: Tensor | None  # a token that was scored but not read yet
 
 
@@ -118,7 +122,7 @@ class LanguageModel(nn.Module, SteppingModel):
 
     @property
     def feature_width(self) -> int:
-        """Width of the features that `read` and `predictors` give."""
+        """Width of the features that `read` and `predictors` return."""
         width: int = self.output.width
         return width
 
@@ -129,7 +133,7 @@ class LanguageModel(nn.Module, SteppingModel):
 
     @property
     def text_encoder(self) -> TextEncoder | None:
-        """Every neural language model encodes texts of any length."""
+        """Itself: the features after each token encode texts of any length."""
         return self
 
     @classmethod
@@ -143,7 +147,7 @@ class LanguageModel(nn.Module, SteppingModel):
     # Training
 
     def forward(self, batch: Batch, state: Prefix | None = None) -> Outputs:
-        """Read the inputs of a batch -> hidden_BTD to predict its targets from, and the state to carry on with."""
+        """Read the inputs of a batch -> hidden_BTD that predict its targets, and the state after them."""
         if state is None:
             hidden_BTD, _ = self._read(batch.inputs_BT, None)
             return Outputs(hidden_BTD, None)
@@ -169,36 +173,36 @@ class LanguageModel(nn.Module, SteppingModel):
         return Prefix(self.features.start(batch), empty, None)
 
     def step(self, state: Prefix, token_B: Tensor) -> tuple[Tensor, Prefix]:
-        """Append a token to each prefix -> log p(. | prefix) BV, and the longer prefix."""
+        """Append a token to each prefix -> log p(. | prefix) BV, and the new state."""
         return self.prefill(state, token_B[:, None])
 
     def prefill(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
-        """Append T tokens to each prefix at once -> log p(. | prefix) BV after the last, and the longer prefix."""
+        """Append T tokens to each prefix in parallel -> log p(. | prefix) after the last, BV, and the new state."""
         hidden_BTD, state = self.read(state, tokens_BT)
         return self.output.log_probs(hidden_BTD[:, -1]), state
 
     def extend(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
-        """Append T tokens to each prefix at once -> log p(. | prefix) after each, BTV, and the longer prefix."""
+        """Append T tokens to each prefix in parallel -> log p(. | prefix) after each, BTV, and the new state."""
         hidden_BTD, state = self.read(state, tokens_BT)
         log_probs_NV = self.output.log_probs(hidden_BTD[:, -tokens_BT.shape[1] :].flatten(0, 1))
         return log_probs_NV.unflatten(0, tokens_BT.shape), state
 
     def rewindable(self, state: Prefix) -> int | None:
-        """How many tokens can be read now and then be taken back: as many as the window has room for; None: never."""
+        """The number of tokens that fit into the window; they can be read and then removed. None: never any."""
         if self.window is None or state.recent_BL is None or not self.features.rewinds:
             return None
         return self.window - state.recent_BL.shape[1] - (state.pending_B is not None)
 
     def rewind(self, state: Prefix, count: int) -> Prefix:
-        """The prefix without its last `count` tokens, which were read since `rewindable` said how many can be."""
+        """The prefix without its last `count` tokens, all of them read since `rewindable` was called."""
         assert state.recent_BL is not None
         kept = state.recent_BL.shape[1] - count
         return Prefix(self.features.rewind(state.features, count), state.recent_BL[:, :kept], None)
 
     def read(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
-        """Append T tokens to each prefix -> the features after each of them, BTD, and the longer prefix.
+        """Append T tokens to each prefix -> the features after each of them, BTD, and the new state.
 
-        Where a token was still pending, the features after it stand before the others.
+        If a token was pending, the features after it come first.
         """
         if state.pending_B is not None:
             tokens_BT = torch.cat([state.pending_B[:, None], tokens_BT], 1)
@@ -206,11 +210,11 @@ class LanguageModel(nn.Module, SteppingModel):
 
     def select(self, state: Prefix, rows_K: Tensor) -> Prefix:
         """Row k of the result is row rows_K[k] of the state."""
-        chosen: Prefix = select_rows(state, rows_K)
-        return chosen
+        selected: Prefix = select_rows(state, rows_K)
+        return selected
 
     def encode_text(self, source: Source) -> Tensor:
-        """The features after each token, given `eos` and the text up to there, BSD; texts of any length."""
+        """The features after each token, given `eos` and the text up to that token, BSD."""
         before_B1 = source.tokens_BS.new_full((len(source.tokens_BS), 1), self.eos)
         hidden_BTD, _ = self._extend(self.start(len(before_B1)), torch.cat([before_B1, source.tokens_BS], 1))
         return hidden_BTD[:, 1:]
@@ -226,20 +230,20 @@ class LanguageModel(nn.Module, SteppingModel):
         return self.score(tokens_BT, self.start(tokens_BT.shape[0]))[0]
 
     def score(self, tokens_BT: Tensor, state: Prefix) -> tuple[Tensor, Prefix]:
-        """log p of each token given all before it, those of the state included -> BT, and the state to go on from."""
+        """log p of each token given the state and all tokens before it -> BT, and the state after them."""
         hidden_BTD, state = self.predictors(tokens_BT, state)
         log_probs_N = self.output.log_prob(hidden_BTD.flatten(0, 1), tokens_BT.flatten())
         return log_probs_N.view(tokens_BT.shape), state
 
     def predictors(self, tokens_BT: Tensor, state: Prefix) -> tuple[Tensor, Prefix]:
-        """The features that each token is predicted from -> BTD, and the state to go on from."""
+        """The features that predict each token -> BTD, and the state after the tokens."""
         before_B = tokens_BT.new_full((tokens_BT.shape[0],), self.eos) if state.pending_B is None else state.pending_B
         inputs_BT = torch.cat([before_B[:, None], tokens_BT[:, :-1]], 1)
         hidden_BTD, state = self._extend(state, inputs_BT)
         return hidden_BTD, state._replace(pending_B=tokens_BT[:, -1])
 
     def _extend(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
-        """Read tokens after a prefix of any length -> hidden_BTD and the longer prefix, nothing pending."""
+        """Read tokens after a prefix of any length -> hidden_BTD, and the new state without a pending token."""
         if self.window is None or state.recent_BL is None:
             hidden_BTD, features = self._read(tokens_BT, state.features)
             return hidden_BTD, Prefix(features, None, None)
@@ -250,14 +254,14 @@ class LanguageModel(nn.Module, SteppingModel):
         return self._slide(state, tokens_BT, room)
 
     def _slide(self, state: Prefix, tokens_BT: Tensor, room: int) -> tuple[Tensor, Prefix]:
-        """Read more tokens than the window has room for: fill it, then begin again from its newer half, and so on."""
+        """Read more tokens than fit: fill the window, then start new windows, each with the newer half of the last."""
         assert self.window is not None
         assert state.recent_BL is not None
         keep = self.window // 2
         stride = self.window - keep
         parts = [self._read(tokens_BT[:, :room], state.features)[0]] if room else []
-        stream_BT = torch.cat([state.recent_BL, tokens_BT], 1)[:, stride:]  # begins where the next window does
-        whole = (stream_BT.shape[1] - keep - 1) // stride  # windows that fill up with tokens still to come
+        stream_BT = torch.cat([state.recent_BL, tokens_BT], 1)[:, stride:]  # starts where the next window starts
+        whole = (stream_BT.shape[1] - keep - 1) // stride  # windows that are filled and followed by another token
         if whole:
             parts.append(self._read_windows(stream_BT[:, : keep + whole * stride], keep, whole))
         rest_BT = stream_BT[:, whole * stride :]
@@ -266,25 +270,19 @@ class LanguageModel(nn.Module, SteppingModel):
         return torch.cat([*parts, hidden_BTD[:, keep:]], 1), last
 
     def _read_windows(self, stream_BT: Tensor, keep: int, count: int) -> Tensor:
-        """Features of all but the first `keep` tokens, from `count` overlapping windows read as rows of one batch."""
+        """Features of all tokens after the first `keep`, from `count` overlapping windows read as rows of one batch."""
         assert self.window is not None
         B, stride = stream_BT.shape[0], self.window - keep
-        windows_NW = stream_BT.unfold(1, self.window, stride).reshape(B * count, self.window)
-        hidden = torch.cat(
-            [self._read(rows, None)[0][:, keep:] for rows in windows_NW.split(_rows_at_once(self.window))]
-        )
+        windows_NL = stream_BT.unfold(1, self.window, stride).reshape(B * count, self.window)
+        parts = windows_NL.split(max(1, TOKENS_PER_PASS // self.window))
+        hidden = torch.cat([self._read(windows_ML, None)[0][:, keep:] for windows_ML in parts])
         return hidden.reshape(B, count * stride, -1)
-
-
-def _rows_at_once(window: int) -> int:
-    """How many windows go through the layers together: enough to be quick, few enough to bound memory."""
-    return max(1, 16384 // window)
 
 
 def language_model(
     name: str, *, family: str, counterpart: str | None = None
 ) -> Callable[[type[FeatureLayer]], type[FeatureLayer]]:
-    """Register a feature layer as the language model `name`; `counterpart` is the translator of the same kind."""
+    """Register a feature layer as the language model `name`; `counterpart` names the translator of the same kind."""
 
     def register(features: type[FeatureLayer]) -> type[FeatureLayer]:
         parts = {
