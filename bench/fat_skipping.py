@@ -21,7 +21,7 @@ from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig, parse
 from chainrule.decoding.choosers import Greedy
 from chainrule.decoding.generate import generate
-from chainrule.models.translator import Given
+from chainrule.models.translator import ConditionedModel
 from chainrule.types import Source, Vocabulary
 
 VOCABULARY, EOS, RARE = 4000, 0, 1000
@@ -68,13 +68,13 @@ def sources(texts: list[list[int]], batch: int) -> list[Source]:
 @torch.inference_mode()
 def encode(model: Any, batches: list[Source]) -> None:
     for source in batches:
-        model.encode(source, model.kept(source))
+        model.encode(source, model.select_positions(source))
 
 
 def translate(model: Any, texts: list[Source], length: int) -> None:
     """Each by itself, so many words, whether or not there is an end among them."""
     for source in texts:
-        generate(Given(model, source), eos=None, bos=EOS, max_new_tokens=length, choose=Greedy())
+        generate(ConditionedModel(model, source), eos=None, bos=EOS, max_new_tokens=length, choose=Greedy())
 
 
 def skipping(count: int, repeats: int) -> list[Figure]:

@@ -45,8 +45,8 @@ def main() -> None:
 
     # What it looked at most when it wrote each character of the date.
     ((best, *_),) = run.translate_lines(PHRASES[1:2], attention=True)
-    for piece, weights in zip(best.looked.target, best.looked.weights, strict=True):
-        print(f"{piece}\t{best.looked.source[max(range(len(weights)), key=weights.__getitem__)]}")
+    for piece, weights in zip(best.attention.target, best.attention.weights, strict=True):
+        print(f"{piece}\t{best.attention.source[max(range(len(weights)), key=weights.__getitem__)]}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from chainrule.config import RunConfig
 from chainrule.engines.ngram.smoothing import SMOOTHINGS
 from chainrule.models.mixture import Mixture, MixtureConfig
 from chainrule.models.ngram import Ngram, NgramConfig
-from chainrule.models.translator import Given
+from chainrule.models.translator import ConditionedModel
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.types import Source, Vocabulary
 
@@ -165,7 +165,7 @@ def small_model(
     """
     if model in TRANSLATORS:
         source = Source(*(part_1S.expand(16, -1) for part_1S in some_source([5], padding=3)))
-        return Given(small_translator(model, output, vocabulary, seed, **options), source)
+        return ConditionedModel(small_translator(model, output, vocabulary, seed, **options), source)
     if model == "ngram":
         return counted_model(vocabulary or some_vocabulary(), seed, **options)
     if model == "mixture":

@@ -158,11 +158,11 @@ def test_one_kind_alone_is_not_mixed(place: Path, tmp_path: Path, models: str) -
 @pytest.mark.parametrize(
     ("models", "sentence"),
     [
-        ("ngram:adaptive", "ngram is counted, not trained, and has no output to choose; leave --output out"),
+        ("ngram:adaptive", "ngram is counted and has no output; leave --output out"),
         ("ngam", f"unknown model 'ngam': did you mean 'ngram'? Known: {', '.join(MODELS.names())}"),
         (
             "mixture",
-            "a mixture is not trained but made of runs: chainrule mix RUN RUN --valid TEXT --out RUN",
+            "a mixture combines trained runs; use: chainrule mix RUN RUN --valid TEXT --out RUN",
         ),
     ],
 )

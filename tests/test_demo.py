@@ -10,6 +10,7 @@ import pytest
 from chainrule.experiments import demo
 from chainrule.experiments.compare import Contender
 from chainrule.models.ngram import NgramConfig
+from chainrule.text.samples.texts import SAMPLES, english_text
 from chainrule.training.fitting.fitting import TrainingListener
 
 
@@ -43,7 +44,7 @@ def test_it_trains_measures_and_writes(tmp_path: Path, monkeypatch: pytest.Monke
     trigram = Contender("add-one trigram", "ngram", options={"order": 3, "smoothing": "additive"})
     monkeypatch.setattr(demo, "MODELS", (trigram, "rnn"))
     text = "\n".join(english_text().splitlines()[:900]) + "\n"
-    monkeypatch.setattr(demo, "english_text", lambda: text)
+    monkeypatch.setitem(SAMPLES, "english", lambda: text)
     notes: list[str] = []
     rows, sample = demo.run_demo(tmp_path, 0.5, TrainingListener(note=notes.append))
     mixture = "mixture of the best two kinds"

@@ -98,7 +98,7 @@ def at_desk(desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         shutil.copytree(desk / made, tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHAINRULE_CACHE", str(desk / "cache"))
-    monkeypatch.setattr("chainrule.api.fit", brief)
+    monkeypatch.setattr("chainrule.experiments.train.fit", brief)
     before = dict(MODELS._entries)
     yield
     MODELS._entries.clear()

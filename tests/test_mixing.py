@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import chainrule as cr
-from builders import pairs_text
+from builders import LANGUAGE_MODELS, pairs_text
 from chainrule.checkpoint.build import save_model
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
@@ -22,6 +22,7 @@ from chainrule.experiments.mix import _vocabulary, mix
 from chainrule.experiments.mix_weights import score_components
 from chainrule.models.mixture import Mixture
 from chainrule.registry import MODELS
+from chainrule.runs.base import MissingVerbError
 
 SMALL = {"embedding": 8, "layers": 1, "hidden": 8}
 SETTINGS: dict[str, Any] = {
@@ -293,7 +294,7 @@ def test_one_vocabulary_is_needed(place: Path, lstm: Path, tmp_path: Path) -> No
     )
 
 
-def test_only_finished_language_models_are_mixed(place: Path, lstm: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_only_finished_language_models_are_mixed(place: Path, lstm: Path, tmp_path: Path) -> None:
     unfinished = tmp_path / "unfinished"
     shutil.copytree(lstm, unfinished)
     (unfinished / "result.json").unlink()
@@ -301,9 +302,11 @@ def test_only_finished_language_models_are_mixed(place: Path, lstm: Path, tmp_pa
     assert sentence(lstm, unfinished, **common) == (
         f"{unfinished} was stopped before it was finished; rerun its train command, then mix"
     )
-    monkeypatch.setitem(MODELS.get("lstm").about, "task", "classifier")
-    assert sentence(lstm, lstm, **common) == (
-        f"{lstm} is of the kind 'classifier', but only language models can be mixed; leave it out"
+    vectors = tmp_path / "vectors"
+    cr.train(place / "text.txt", model="word2vec", tokenizer="char", vector_size=4, epochs=1, out=vectors)
+    assert sentence(lstm, vectors, **{**common, "kind": MissingVerbError}) == (
+        f"{vectors} (word2vec) has no mix; mix works with {', '.join(LANGUAGE_MODELS)}; this run has eval, info, embed, "
+        "neighbours"
     )
 
 
@@ -352,7 +355,7 @@ def test_a_mixture_is_not_trained(place: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         cr.train(place / "text.txt", model="mixture", steps=1, out=tmp_path / "out")
     assert str(caught.value) == (
-        "a mixture is not trained but made of runs: chainrule mix RUN RUN --valid TEXT --out RUN"
+        "a mixture combines trained runs; use: chainrule mix RUN RUN --valid TEXT --out RUN"
     )
     assert not (tmp_path / "out").exists()
 
@@ -363,4 +366,4 @@ def test_a_damaged_mixture_is_told(mixed: cr.Run, lstm: Path, tmp_path: Path) ->
     (damaged / "model.safetensors").write_bytes((lstm / "model.safetensors").read_bytes())
     with pytest.raises(RunError) as caught:
         _ = cr.load(damaged).model
-    assert str(caught.value) == f"{damaged / 'model.safetensors'} is not of a mixture; restore the run's own file"
+    assert str(caught.value) == f"{damaged / 'model.safetensors'} is not a mixture; restore the run's own file"

@@ -118,7 +118,7 @@ def test_the_same_command_again_finds_it_done(words: cr.Run, place: Path) -> Non
     )
     assert sentence == (
         f"{place / 'words'} was made with other options (model.order was None, now 4); "
-        "repeat the command it was made with to go on, or choose another --out"
+        "rerun the command it was made with to resume, or choose another --out"
     )
 
 
@@ -148,7 +148,7 @@ def test_a_run_that_was_broken_off_wants_its_own_text(tmp_path: Path) -> None:
     (out / "result.json").unlink()
     text.write_text(pairs_text(50, seed=1))
     assert told(lambda: cr.train(text, model="ngram", tokenizer="char", out=out), DataError) == (
-        f"the training text has changed since {out} was begun; put the old text back to go on with it, "
+        f"the training text has changed since {out} was begun; restore the old text to resume, "
         "or choose another --out"
     )
 
@@ -478,8 +478,8 @@ def test_a_leaderboard_puts_scores_last(place: Path, tmp_path: Path) -> None:
         "ngram(smoothing=mle)",
         "ngram(smoothing=stupid-backoff)",
     ]
-    assert [leaderboard.bits(row) for row in rows[2:]] == ["inf", "none"]
-    assert leaderboard.cells(rows[3])[4:6] == ("none", "none")
+    cells = {column.heading: [column.cell(row) for row in rows[2:]] for column in leaderboard.columns_of(rows)}
+    assert (cells["perplexity"], cells["bits/byte"]) == (["inf", "none"], ["inf", "none"])
     assert [row.perplexity for row in rows[2:]] == [math.inf, pytest.approx(math.nan, nan_ok=True)]
     assert [(row.to_dict()["perplexity"], row.to_dict()["bits_per_byte"]) for row in rows[2:]] == [(None, None)] * 2
     assert "| ngram(smoothing=stupid-backoff) |" in leaderboard.markdown(rows).splitlines()[-1]

@@ -127,7 +127,7 @@ def test_what_is_left_out_is_told(place: Path, tmp_path: Path) -> None:
 
 def test_a_prefix_stands_before_every_source(paths: tuple[Path, Path], tmp_path: Path) -> None:
     run = train(*paths, out=tmp_path / "run", data={"prefix": "reverse: "}, shape={"context": 32})
-    assert run.tokenizer.decode(run.encode_source("ab")) == "reverse: ab"
+    assert run.tokenizer.decode(run.subject.encode_source("ab")) == "reverse: ab"
     by_hand = write_pairs(tmp_path, [(f"reverse: {source}", target) for source, target in letter_pairs(200)], "by-hand")
     same = train(*by_hand, out=tmp_path / "same", shape={"context": 32})
     assert metrics(run) == metrics(same)
@@ -151,7 +151,7 @@ def test_each_side_may_have_a_vocabulary_of_its_own(paths: tuple[Path, Path], tm
     run = train(*paths, out=tmp_path / "run", note=told, **options)
     assert told == ["tokeniser of the source: char", "tokeniser of the target: char"]
     assert (tmp_path / "run" / "source" / "tokenizer.json").exists()
-    assert run.source_tokenizer.decode(run.encode_source("abX")) == "ab<unk>"
+    assert run.source_tokenizer.decode(run.subject.encode_source("abX")) == "ab<unk>"
     assert run.tokenizer.encode("Aa")[1] == run.tokenizer.unk
     loaded = cr.load(tmp_path / "run")
     assert isinstance(loaded, TranslatorRun)
@@ -159,8 +159,8 @@ def test_each_side_may_have_a_vocabulary_of_its_own(paths: tuple[Path, Path], tm
     lines = ["abc", "d", "ba"]
     assert list(loaded.translate_lines(lines)) == list(run.translate_lines(lines))
     (best,) = next(loaded.translate_lines(["abc"], attention=True))
-    assert best.looked is not None
-    assert best.looked.source == ["a", "b", "c", "<eos>"]
+    assert best.attention is not None
+    assert best.attention.source == ["a", "b", "c", "<eos>"]
     signature = run.folder.read_signature()
     assert signature["source_tokenizer"] == f"char#{run.source_tokenizer.fingerprint}"
 
@@ -193,7 +193,7 @@ def test_a_training_goes_on_only_with_the_pairs_it_was_begun_with(tmp_path: Path
     train(*paths, out=tmp_path / "run")
     write_pairs(tmp_path, [*letter_pairs(40)[:-1], ("a", "B")])
     assert sentence(*paths, out=tmp_path / "run", steps=4) == (
-        f"the training text has changed since {tmp_path / 'run'} was begun; put the old text back to go on with it, or "
+        f"the training text has changed since {tmp_path / 'run'} was begun; restore the old text to resume, or "
         "choose another --out"
     )
 
@@ -244,15 +244,15 @@ def test_a_start_that_does_not_fit_is_told(start: TranslatorRun, paths: tuple[Pa
         return str(error.value)
 
     assert told(model="seq2seq-rnn") == (
-        f"{init} is a seq2seq-transformer and cannot be the start of a seq2seq-rnn; leave --model out, or start anew"
+        f"--init {init} holds the model seq2seq-transformer, but --model is seq2seq-rnn; leave --model out, or --init"
     )
     assert told(tokenizer="bpe") == (
-        f"{init} has the tokeniser char, which goes with its weights, but bpe was asked for; leave --tokenizer out, or "
-        "start anew"
+        f"--init {init} has the tokeniser char, to which its weights belong, but --tokenizer is bpe; leave --tokenizer "
+        "out, or --init"
     )
     assert told(embedding=16) == (
-        f"the weights of {init} do not fit this seq2seq-transformer; start from a run of the same shape, and leave its "
-        "model options as they are"
+        f"the weights of {init} do not fit this seq2seq-transformer; start from a run of the same shape, without "
+        "changing its model options"
     )
     nowhere = tmp_path / "nowhere"
     assert told(init=nowhere) == f"no run at {nowhere}; train one with: chainrule train TEXT --out {nowhere}"
@@ -285,7 +285,7 @@ def test_bleu_selects_nothing_where_nothing_is_translated(tmp_path: Path) -> Non
     text.write_text("some text\n" * 20)
     with pytest.raises(ChainruleError) as error:
         cr.train(text, model="lstm", out=tmp_path / "run", settings={"training": {"select": "bleu"}})
-    assert str(error.value) == ("training.select = 'bleu' is for pairs; a model of one text is selected by its loss")
+    assert str(error.value) == ("training.select = 'bleu', but lstm reports loss; choose one of these")
 
 
 # Spans of plain text

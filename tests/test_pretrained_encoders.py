@@ -26,6 +26,7 @@ from chainrule.layers.encoders.build import make_encoder
 from chainrule.runs.translator import TranslatorRun
 from chainrule.text import text_of, train_tokenizer
 from chainrule.text.tokenizers import load_tokenizer
+from chainrule.training.fitting.fitting import TrainingListener
 from chainrule.training.init.pretrained import open_pretrained
 from chainrule.types import Source
 
@@ -144,7 +145,7 @@ def test_a_transformer_says_what_its_run_says(runs: Callable[[str], Path]) -> No
     run, encoder = cr.load(runs("transformer"), device="cpu"), filled(runs("transformer"))
     source = source_of(run, "a b c")
     with torch.no_grad():
-        torch.testing.assert_close(states(encoder, source)[-1], run.model.encode(source))
+        torch.testing.assert_close(states(encoder, source)[-1], run.model.encode_text(source))
 
 
 def test_a_bert_says_what_its_run_says(runs: Callable[[str], Path]) -> None:
@@ -152,7 +153,7 @@ def test_a_bert_says_what_its_run_says(runs: Callable[[str], Path]) -> None:
     assert encoder.word_table.num_embeddings == run.tokenizer.vocab_size + 1  # the mask has a row of its own
     source = source_of(run, "a b c")
     with torch.no_grad():
-        torch.testing.assert_close(encoder(*source), run.model.encode(source))
+        torch.testing.assert_close(encoder(*source), run.model.encode_text(source))
 
 
 def test_a_bag_has_the_vectors_of_word2vec(runs: Callable[[str], Path]) -> None:
@@ -185,7 +186,7 @@ def test_a_gpt2_says_what_transformers_says(tmp_path: Path) -> None:
 def test_a_hybrid_reads_with_a_run(name: str, desk: Path, runs: Callable[[str], Path], tmp_path: Path) -> None:
     place = runs(name)
     told: list[str] = []
-    run = train(desk, tmp_path / "run", place, listener=cr.fitting.Listener(note=told.append))
+    run = train(desk, tmp_path / "run", place, listener=TrainingListener(note=told.append))
     assert told[:2] == [f"tokeniser of the source: {place / 'tokenizer.json'}", "tokeniser of the target: char"]
     assert run.source_tokenizer.fingerprint == load_tokenizer(place).fingerprint
     own, theirs = run.model.pretrained.encoder.state_dict(), filled(place).state_dict()
@@ -292,8 +293,8 @@ def test_a_language_model_takes_the_tokeniser_of_a_run(desk: Path, runs: Callabl
 def test_other_runs_are_no_encoders(desk: Path, tmp_path: Path) -> None:
     cr.train(desk / "text.txt", out=tmp_path / "ngram", model="ngram", tokenizer="word")
     assert sentence(lambda: open_pretrained(str(tmp_path / "ngram"))) == (
-        f"{tmp_path / 'ngram'} is a run of ngram, whose states are no features for another model; give a run of bert, "
-        "elmo, transformer, word2vec, or a folder in the layout of Hugging Face"
+        f"{tmp_path / 'ngram'} is a run of ngram, which is not an encoder; give a run of bert, elmo, "
+        "transformer, word2vec, or a folder in the layout of Hugging Face"
     )
     with pytest.raises(ConfigError):
         open_pretrained("nowhere-at-all")

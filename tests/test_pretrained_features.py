@@ -173,7 +173,7 @@ def test_a_translator_keeps_its_contract(model: str, tuned: bool) -> None:
     tokens_BT = torch.tensor([[2, 3, 0], [4, 5, 0]])
     log_probs_BT = translator.log_probs(tokens_BT, source)
     state = translator.start(source)
-    for place, token_B in enumerate(translator.shifted(tokens_BT).unbind(1)):
+    for place, token_B in enumerate(translator.shift_right(tokens_BT).unbind(1)):
         row_BV, state = translator.step(state, token_B)
         torch.testing.assert_close(row_BV.exp().sum(1), torch.ones(2, dtype=torch.float64))
         torch.testing.assert_close(row_BV.gather(1, tokens_BT[:, place, None])[:, 0], log_probs_BT[:, place])
@@ -284,7 +284,7 @@ def test_lines_longer_than_the_encoder_reads(tmp_path: Path) -> None:
 def test_options_that_do_not_go_together(paths: tuple[Path, Path], folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert sentence(train, *paths, out=out, options={"tuned": True}) == (
-        "model.tuned is of a pretrained encoder; give one with model.pretrained"
+        "model.tuned is set, but there is no pretrained encoder; give one with model.pretrained"
     )
     assert sentence(
         train, *paths, out=out, options={"pretrained": str(folder)}, tokenizer_settings={"source": "byte"}

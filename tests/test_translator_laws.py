@@ -37,7 +37,7 @@ from chainrule.config import RunConfig
 from chainrule.decoding import beam_search
 from chainrule.models.fat import Fat
 from chainrule.models.seq2seq_transformer import EncoderDecoder
-from chainrule.models.translator import Given
+from chainrule.models.translator import ConditionedModel
 from chainrule.text import text_of, train_tokenizer
 from chainrule.training.fit import fit
 from chainrule.types import Batch, Source, Trainable, Vocabulary
@@ -71,7 +71,7 @@ def test_it_can_be_trained(name: str) -> None:
     model, source = small_translator(name), some_source(LENGTHS)
     assert isinstance(model, Trainable)
     targets_BT = some_tokens(4, 6)
-    hidden_BTD = model(Batch(model.shifted(targets_BT), targets_BT, source=source)).hidden_BTD
+    hidden_BTD = model(Batch(model.shift_right(targets_BT), targets_BT, source=source)).hidden_BTD
     log_probs_N = model.output.log_prob(hidden_BTD.flatten(0, 1), targets_BT.flatten())
     torch.testing.assert_close(log_probs_N.view(4, 6), model.log_probs(targets_BT, source), **CLOSE)
 
@@ -97,7 +97,7 @@ def test_padding_of_the_source_changes_nothing(case: Case) -> None:
     )
     torch.testing.assert_close(model.log_probs(tokens_BT, padded), model.log_probs(tokens_BT, source), **CLOSE)
     torch.testing.assert_close(
-        rows_by_steps(Given(model, padded), tokens_BT), rows_by_steps(Given(model, source), tokens_BT), **CLOSE
+        rows_by_steps(ConditionedModel(model, padded), tokens_BT), rows_by_steps(ConditionedModel(model, source), tokens_BT), **CLOSE
     )
 
 
@@ -225,7 +225,7 @@ def test_6_what_is_saved_and_loaded_gives_identical_numbers(case: Case, tmp_path
     loaded: Any = load_model(folder, folder.read_tokenizer())
     tokens_BT, source = some_tokens(4, 7, size=tokenizer.vocab_size), some_source(LENGTHS)
     assert torch.equal(loaded.log_probs(tokens_BT, source), model.log_probs(tokens_BT, source))
-    assert torch.equal(rows_by_steps(Given(loaded, source), tokens_BT), rows_by_steps(Given(model, source), tokens_BT))
+    assert torch.equal(rows_by_steps(ConditionedModel(loaded, source), tokens_BT), rows_by_steps(ConditionedModel(model, source), tokens_BT))
     assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in model.parameters())
 
 

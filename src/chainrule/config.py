@@ -144,7 +144,7 @@ class TrainingConfig(Section):
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: bfloat16 autocast on CUDA devices that support it, else float32"
     )
-    threads: int = Field(0, ge=0, description="number of CPU threads; 0: one per physical core")
+    threads: int = Field(0, ge=0, description="number of CPU threads; 0: chosen by measuring")
     memory: str | None = Field(
         None, description="ngram: maximum memory for counting, for example 1G or 500M; the rest goes to disk"
     )

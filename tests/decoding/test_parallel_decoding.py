@@ -141,9 +141,9 @@ def test_one_pass_gives_the_most_probable_token_of_each_position() -> None:
     encoded = model.encode(source)
     for number, row in enumerate(translate_in_parallel(model, source, eos=EOS)):
         length = int(model.predict_lengths(encoded)[number, 0])
-        features_TD = model.core.features_at_once(
+        features_TD = model.core.parallel_features(
             encoded,
-            model.core.align(encoded),
+            model.core.read_allocation(encoded),
             model.predict_lengths(encoded)[:, 0] + 1,
             model.config.allocation_threshold,
         )[number, :length]

@@ -24,7 +24,7 @@ from chainrule.evaluation.pairs import (
     score_targets,
     translate_greedily,
 )
-from chainrule.models.translator import Given
+from chainrule.models.translator import ConditionedModel
 from chainrule.text import text_of, train_tokenizer
 from chainrule.types import Source, Vocabulary
 
@@ -115,7 +115,7 @@ def test_greedy_translations_are_those_of_single_lines_in_order(model: Any) -> N
     found = translate_greedily(model, rows, source_eos=EOS, eos=EOS, rows=3)
     for row, tokens in zip(rows, found, strict=True):
         limit = length_limit(len(row), model.window)
-        alone = Given(model, pad_sources([row], EOS))
+        alone = ConditionedModel(model, pad_sources([row], EOS))
         (best_T,) = generate(alone, eos=EOS, bos=EOS, max_new_tokens=limit, choose=Greedy())
         assert tokens == [token for token in best_T.tolist() if token != EOS]
 

@@ -96,7 +96,7 @@ def test_every_layer_and_the_logits(options: dict[str, Any], tmp_path: Path) -> 
         decoder_input_ids=started_BT,
         output_hidden_states=True,
     )
-    batch, order_D = Batch(model.shifted(tokens_BT), tokens_BT, source=source), stream_order(16)
+    batch, order_D = Batch(model.shift_right(tokens_BT), tokens_BT, source=source), stream_order(16)
     seen_N = source.mask_BS.flatten()
     for side, hidden in (("encoder", expected.encoder_hidden_states), ("decoder", expected.decoder_hidden_states)):
         states = hidden_states(getattr(model, side).blocks, lambda: model(batch))

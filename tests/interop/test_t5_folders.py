@@ -81,7 +81,7 @@ def test_every_layer_and_the_logits(options: dict[str, Any], tmp_path: Path) -> 
         decoder_input_ids=started_BT,
         output_hidden_states=True,
     )
-    batch = Batch(model.shifted(tokens_BT), tokens_BT, source=source)
+    batch = Batch(model.shift_right(tokens_BT), tokens_BT, source=source)
     seen_N = source.mask_BS.flatten()
     for side, hidden in (("encoder", expected.encoder_hidden_states), ("decoder", expected.decoder_hidden_states)):
         stack = getattr(model, side)

@@ -14,7 +14,7 @@ from torch import Tensor
 from builders import small_translator, some_source, some_tokens, some_vocabulary
 from chainrule.errors import ConfigError
 from chainrule.layers.attention.positions import sinusoidal_table
-from chainrule.models.fat import Fat, FatConfig, Kept
+from chainrule.models.fat import Fat, FatConfig, SourceSelection
 from chainrule.types import Source
 
 CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-4}
@@ -87,7 +87,7 @@ def test_what_is_left_out_is_as_if_hidden_from_everyone(direction: str, threshol
     model = small(direction=direction, skip="always", threshold=threshold)
     source = some_source(LENGTHS, padding=2)
     kept_BS = kept_mask(source, threshold)
-    found_ND = model.encode(source, model.kept(source))
+    found_ND = model.encode(source, model.select_positions(source))
     torch.testing.assert_close(found_ND, by_hand(model, source, kept_BS)[kept_BS], **CLOSE)
 
 
@@ -101,8 +101,8 @@ def test_the_decoder_sees_what_is_left_at_its_own_places(threshold: int) -> None
     torch.testing.assert_close(weights_BTS.sum(2), torch.ones(4, 5))
     encoded_BSD = by_hand(model, source, kept_BS)
     block: Any = model.decoder[0]
-    stream_ND = model._embed(model.shifted(tokens_BT), 0)
-    asked_BTD = block.norms[1](block.asking(stream_ND, 4, None)[0]).view(4, 5, -1)
+    stream_ND = model._embed(model.shift_right(tokens_BT), 0)
+    asked_BTD = block.norms[1](block.attend_to_past(stream_ND, 4, None)[0]).view(4, 5, -1)
     for row in range(4):
         table_TS = torch.arange(encoded_BSD.shape[1]) - torch.arange(5)[:, None]
         bias_TSH = block.source.table_UH[block.source.bucket_O[table_TS + model.config.context - 1]]
@@ -128,7 +128,7 @@ def test_nothing_rare_gives_equal_results() -> None:
     # Without any padding nothing is gathered at all, and the rows are the same.
     for row, length in enumerate(LENGTHS):
         alone = Source(*(part[row : row + 1, : length + 1] for part in source))
-        assert never.kept(alone).index_N is None
+        assert never.select_positions(alone).index_N is None
         torch.testing.assert_close(
             never.log_probs(tokens_BT[row : row + 1], alone), expected_BT[row : row + 1], **CLOSE
         )
@@ -138,7 +138,7 @@ def test_the_share_that_is_read_falls_with_the_threshold() -> None:
     model, source = small(skip="always"), some_source([40] * 8)
 
     def read(threshold: int) -> int:
-        return int(told(model, threshold=threshold).kept(source).rows.lengths_B.sum())
+        return int(told(model, threshold=threshold).select_positions(source).rows.lengths_B.sum())
 
     for threshold in (0, 63, 112, 251):
         assert read(threshold) == int(kept_mask(source, threshold).sum())
@@ -156,24 +156,24 @@ def test_what_is_left_out_costs_no_work() -> None:
 
 def test_a_row_is_never_empty() -> None:
     model, source = small(skip="always", threshold=10**6), some_source(LENGTHS, padding=1)
-    kept: Kept = model.kept(source)
+    kept: SourceSelection = model.select_positions(source)
     assert kept.rows.lengths_B.tolist() == [1, 1, 1, 1]
-    assert kept.places_BS is not None
-    assert kept.places_BS.tolist() == [[6], [1], [9], [4]]  # where <eos> stood
+    assert kept.positions_BS is not None
+    assert kept.positions_BS.tolist() == [[6], [1], [9], [4]]  # where <eos> stood
     assert bool(model.log_probs(some_tokens(4, 5), source).isfinite().all())
 
 
 @pytest.mark.parametrize(("skip", "in_training", "after"), [("never", 0, 0), ("training", 39, 0), ("always", 39, 39)])
 def test_when_words_are_left_out(skip: str, in_training: float, after: float) -> None:
     model = told(small(), skip=skip, threshold_share=3.0)
-    assert model.train().rarity() == in_training
-    assert model.eval().rarity() == after
-    assert told(model, threshold=7).train().rarity() == (7 if in_training else 0)
+    assert model.train().skip_threshold() == in_training
+    assert model.eval().skip_threshold() == after
+    assert told(model, threshold=7).train().skip_threshold() == (7 if in_training else 0)
 
 
 def test_counts_and_size_are_those_of_the_source() -> None:
     model = small(separate=True, skip="always", threshold_share=2.0)
-    assert model.rarity() == 30.0
+    assert model.skip_threshold() == 30.0
     assert model.source_counts.tolist() == some_vocabulary(15).counts_V.tolist()
 
 
@@ -192,12 +192,12 @@ def test_options_of_skipping_are_live() -> None:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_a_direction_is_one(direction: str) -> None:
     model, source = small(direction=direction), some_source([7])
-    before_SD = model.encode(source, model.kept(source))
+    before_SD = model.encode(source, model.select_positions(source))
     for place in range(7):
         changed_BS = source.tokens_BS.clone()
         changed_BS[0, place] = changed_BS[0, place] % 3 + 1
         changed = Source(changed_BS, source.mask_BS)
-        moved_S = (model.encode(changed, model.kept(changed)) - before_SD).abs().amax(1) > 1e-6
+        moved_S = (model.encode(changed, model.select_positions(changed)) - before_SD).abs().amax(1) > 1e-6
         expected = {"both": slice(None), "left-to-right": slice(place, None), "right-to-left": slice(place + 1)}
         assert moved_S.nonzero().flatten().tolist() == list(range(8))[expected[direction]]
 

@@ -40,7 +40,7 @@ def a_batch(model: Any) -> Batch:
     places_T = torch.arange(7)
     targets_BT = targets_BT.masked_fill(places_T >= lengths_B[:, None], EOS)
     weights_BT = (places_T <= lengths_B[:, None]).float()
-    return Batch(model.shifted(targets_BT), targets_BT, weights_BT, some_source(LENGTHS))
+    return Batch(model.shift_right(targets_BT), targets_BT, weights_BT, some_source(LENGTHS))
 
 
 def loop_of_cells(layer: Any, inputs_TD: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def naive_parallel(model: Any, source: Source, row: int, length: int, known: dic
     """The features of all places of one target, place by place -> TD."""
     core, tokens = model.core, int(source.mask_BS[row].sum())
     encoded = model.encode(Source(source.tokens_BS[row : row + 1, :tokens], source.mask_BS[row : row + 1, :tokens]))
-    weights_TS = core.allocation.weights(core.align(encoded), 0, length + 1, model.config.allocation_threshold)[0]
+    weights_TS = core.allocation.weights(core.read_allocation(encoded), 0, length + 1, model.config.allocation_threshold)[0]
     inputs, alone = [], []
     for t in range(length + 1):
         aligned_D = sum(weights_TS[t, s] * core.allocation.value(encoded.states_BSE[0, s]) for s in range(tokens))
@@ -96,7 +96,7 @@ def _no_gradients(request: pytest.FixtureRequest) -> Any:
 def test_one_pass_is_what_loops_over_places_and_cells_make() -> None:
     model, source = hybrid(allocation_threshold=0.1), some_source(LENGTHS)
     encoded, lengths_B = model.encode(source), torch.tensor([4, 0, 6, 3])
-    found_BTD = model.core.features_at_once(encoded, model.core.align(encoded), lengths_B + 1, 0.1)
+    found_BTD = model.core.parallel_features(encoded, model.core.read_allocation(encoded), lengths_B + 1, 0.1)
     for row, length in enumerate(lengths_B.tolist()):
         naive_TD = naive_parallel(model, source, row, length, {})
         torch.testing.assert_close(found_BTD[row, : length + 1], naive_TD, **CLOSE)
@@ -144,9 +144,9 @@ def test_the_mixture_is_what_the_formula_says(output: str, mixing: str) -> None:
     encoded = model.encode(source)
     alone = with_options(hybrid(output, gamma=0.0), gamma=0.0)
     alone.load_state_dict(model.state_dict(), strict=False)
-    first_BTD = alone(Batch(model.shifted(tokens_BT), tokens_BT, source=source)).hidden_BTD
+    first_BTD = alone(Batch(model.shift_right(tokens_BT), tokens_BT, source=source)).hidden_BTD
     lengths_B = model.predict_lengths(encoded)[:, 0]
-    second_BPD = model.core.features_at_once(encoded, model.core.align(encoded), lengths_B + 1, 0.01)
+    second_BPD = model.core.parallel_features(encoded, model.core.read_allocation(encoded), lengths_B + 1, 0.01)
     for row in range(4):
         for t, token in enumerate(tokens_BT[row].tolist()):
             p = model.output.base.log_probs(first_BTD[row, t : t + 1])[0, token].exp()
@@ -168,7 +168,7 @@ def test_the_mixture_is_what_the_formula_says(output: str, mixing: str) -> None:
 
 def test_beyond_the_length_foretold_the_first_branch_is_alone() -> None:
     model, source, tokens_BT = hybrid(gamma=0.5), some_source(LENGTHS), some_tokens(4, 30)
-    hidden_BTD = model(Batch(model.shifted(tokens_BT), tokens_BT, source=source)).hidden_BTD
+    hidden_BTD = model(Batch(model.shift_right(tokens_BT), tokens_BT, source=source)).hidden_BTD
     lengths_B = model.predict_lengths(model.encode(source))[:, 0]
     expected_BT = torch.where(torch.arange(30) <= lengths_B[:, None], 0.0, NEVER)
     torch.testing.assert_close(hidden_BTD[:, :, -1], expected_BT)
@@ -177,13 +177,13 @@ def test_beyond_the_length_foretold_the_first_branch_is_alone() -> None:
 def test_gamma_is_read_anew_and_its_ends_leave_one_branch() -> None:
     model, source, tokens_BT = hybrid(gamma=0.4), some_source(LENGTHS), some_tokens(4, 3)
     state = with_options(model, gamma=0.0).begin(source, stepping=True)
-    assert state.memory.second is None  # nothing of the other branch is computed
-    assert model(Batch(model.shifted(tokens_BT), tokens_BT, source=source)).hidden_BTD.shape == (4, 3, 8)
+    assert state.memory.parallel is None  # nothing of the other branch is computed
+    assert model(Batch(model.shift_right(tokens_BT), tokens_BT, source=source)).hidden_BTD.shape == (4, 3, 8)
     first_BT = model.log_probs(tokens_BT, source)
     second_BT = with_options(model, gamma=1.0).log_probs(tokens_BT, source)
     encoded = model.encode(source)
     lengths_B = model.predict_lengths(encoded)[:, 0]
-    features_BPD = model.core.features_at_once(encoded, model.core.align(encoded), lengths_B + 1, 0.01)
+    features_BPD = model.core.parallel_features(encoded, model.core.read_allocation(encoded), lengths_B + 1, 0.01)
     for row, length in enumerate(lengths_B.tolist()):
         T = min(3, length + 1)
         log_probs_TV = model.output.base.log_probs(features_BPD[row, :T])
@@ -207,10 +207,10 @@ def test_the_threshold_is_read_anew() -> None:
 def test_a_large_table_is_not_kept_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, source, tokens_BT = hybrid(gamma=0.3, mixing="gated"), some_source(LENGTHS), some_tokens(4, 3)
     kept_BV, state = model.prefill(model.start(source), tokens_BT)
-    assert state.memory.second.table_APV is not None
+    assert state.memory.parallel.table_ALV is not None
     monkeypatch.setattr("chainrule.models.hybrid_core.TABLE_ENTRIES", 10)
     made_BV, state = model.prefill(model.start(source), tokens_BT)
-    assert state.memory.second.table_APV is None
+    assert state.memory.parallel.table_ALV is None
     torch.testing.assert_close(made_BV, kept_BV, **CLOSE)
 
 
@@ -220,7 +220,7 @@ def test_tokens_read_at_each_row_s_own_place_are_those_of_steps() -> None:
     steps, hidden = [], []
     state = model.start(source)
     for token_B in tokens_BT.unbind(1):
-        hidden.append(state.hidden_RH)
+        hidden.append(state.hidden_RU)
         log_probs_BV, state = model.step(state, token_B)
         steps.append(log_probs_BV)
     hidden_RH = torch.stack([hidden[place][row] for row, place in enumerate(places)])
@@ -242,7 +242,7 @@ def test_all_losses_are_learned_from_and_the_first_is_that_of_the_plain_branch()
     outputs = model(batch)
     encoded = model.encode(batch.source)
     lengths_B = batch.weights_BT.sum(1).long() - 1
-    features_BTD = model.core.features_at_once(encoded, model.core.align(encoded), lengths_B + 1, 0.01)
+    features_BTD = model.core.parallel_features(encoded, model.core.read_allocation(encoded), lengths_B + 1, 0.01)
     log_probs_BTV = model.output.base.log_probs(features_BTD.flatten(0, 1)).view(4, 7, -1)
     log_prob_BT = log_probs_BTV.gather(2, batch.targets_BT[:, :, None])[:, :, 0]
     parallel = -(log_prob_BT * batch.weights_BT).sum()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from builders import small_model, small_translator, some_tokens
-from chainrule.models.hybrid_lm import sources
+from chainrule.models.hybrid_lm import block_sources
 from chainrule.types import Batch, Source, detach_state
 
 EOS = 0
@@ -66,7 +66,7 @@ def model_inputs(tokens_BT: Tensor) -> Tensor:
 @SHAPES
 def test_every_block_has_as_source_what_came_before_it(block: int, context: int) -> None:
     stream_BX = some_tokens(2, 3 + 4 * block)
-    source_NS, mask_NS = sources(stream_BX, 3, 4, block, context)
+    source_NS, mask_NS = block_sources(stream_BX, 3, 4, block, context)
     for row in range(2):
         for number in range(4):
             last = 3 + number * block
@@ -111,8 +111,8 @@ def test_the_parallel_branch_is_taught_every_block(monkeypatch: pytest.MonkeyPat
     for begin, count in starts(10, 4):
         source_BS = inputs_BT[:, max(0, begin - 5) : begin + 1]
         encoded = translator.encode(Source(source_BS, torch.ones_like(source_BS) > 0))
-        aligned = translator.core.align(encoded)
-        features_BTD = translator.core.features_at_once(encoded, aligned, torch.tensor([4, 4]), 0.01)[:, :count]
+        aligned = translator.core.read_allocation(encoded)
+        features_BTD = translator.core.parallel_features(encoded, aligned, torch.tensor([4, 4]), 0.01)[:, :count]
         log_probs_BTV = translator.output.base.log_probs(features_BTD.flatten(0, 1)).view(2, count, -1)
         expected = expected - log_probs_BTV.gather(2, tokens_BT[:, begin : begin + count, None]).sum()
     torch.testing.assert_close(outputs.extra, 0.5 * expected, **CLOSE)
@@ -137,5 +137,5 @@ def test_a_long_text_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens_BT = small_model("hybrid-lm"), some_tokens(2, 50)
     with torch.no_grad():
         whole_BT = model.log_probs(tokens_BT)
-        monkeypatch.setattr("chainrule.models.hybrid_lm.TOKENS_AT_ONCE", 45)  # two blocks of each row
+        monkeypatch.setattr("chainrule.models.hybrid_lm.TOKENS_PER_PASS", 45)  # two blocks of each row
         torch.testing.assert_close(model.log_probs(tokens_BT), whole_BT, **CLOSE)

@@ -17,7 +17,7 @@ from builders import rows_by_steps, stir
 from chainrule.config import parse
 from chainrule.errors import ConfigError
 from chainrule.layers.recurrent.stack import RecurrentLayer
-from chainrule.models.translator import Given
+from chainrule.models.translator import ConditionedModel
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.types import Batch, OutputChoice, Source, Vocabulary
 
@@ -222,11 +222,11 @@ def test_steps_and_prefixes_of_any_length_equal_one_pass(name: str, options: dic
     source, tokens_BT = some_pairs(steps=6)
     with torch.set_grad_enabled(graph):
         whole_BT = model.log_probs(tokens_BT, source)
-        rows_BTV = rows_by_steps(Given(model, source), tokens_BT)
+        rows_BTV = rows_by_steps(ConditionedModel(model, source), tokens_BT)
         torch.testing.assert_close(rows_BTV[:, :-1].gather(2, tokens_BT[:, :, None])[:, :, 0], whole_BT)
         state, read = model.start(source), 0
         for size in (3, 1, 2):
-            row_BV, state = model.prefill(state, model.shifted(tokens_BT)[:, read : read + size])
+            row_BV, state = model.prefill(state, model.shift_right(tokens_BT)[:, read : read + size])
             read += size
             torch.testing.assert_close(row_BV, rows_BTV[:, read - 1])
 
@@ -257,7 +257,7 @@ def test_hypotheses_of_one_sentence_share_its_encoding() -> None:
     state = model.start(some_pairs()[0])
     grown = model.select(state, torch.arange(3).repeat_interleave(4))
     assert grown.memory.keys_ASX is state.memory.keys_ASX
-    assert len(grown.fed_BH) == 12
+    assert len(grown.fed_BU) == 12
 
 
 @pytest.mark.parametrize("options", ATTENDING[:4], ids=lambda options: "-".join(map(str, options.values())))
@@ -299,8 +299,8 @@ def test_dropout_acts_in_training_alone(name: str, options: dict) -> None:
     model.train()
     features_BTH, after = model.read(state, tokens_BT)
     assert 0.4 < float((features_BTH == 0).double().mean()) < 0.6
-    if getattr(after, "fed_BH", None) is not None:  # the vector that is fed is the one that is given out
-        assert torch.equal(after.fed_BH, features_BTH[:, -1])
+    if getattr(after, "fed_BU", None) is not None:  # the vector that is fed is the one that is given out
+        assert torch.equal(after.fed_BU, features_BTH[:, -1])
 
 
 def test_dropout_between_layers_and_on_embeddings() -> None:
@@ -320,7 +320,7 @@ def test_dropout_between_layers_and_on_embeddings() -> None:
 def test_mixed_precision_computes_the_recurrence_in_full(name: str, options: dict) -> None:
     model = made(name, **options).float()
     source, tokens_BT = some_pairs()
-    batch = Batch(model.shifted(tokens_BT), tokens_BT, source=source)
+    batch = Batch(model.shift_right(tokens_BT), tokens_BT, source=source)
     hidden_BTH, _ = model.read(model.begin(source, stepping=False), batch.inputs_BT)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed_BTH, _ = model.read(model.begin(source, stepping=False), batch.inputs_BT)

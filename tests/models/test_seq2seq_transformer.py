@@ -127,7 +127,7 @@ def assert_naive(**options: Any) -> None:
     # The tables of these two were made in single precision.
     near = {"atol": 1e-5 if model.config.positions in ("rotary", "sinusoidal") else 1e-10, "rtol": 0}
     log_probs_BT, looked_BTS = model.log_probs(tokens_BT, source), model.attention(tokens_BT, source)
-    first_BV, state = model.prefill(model.start(source), model.shifted(tokens_BT)[:, :4])
+    first_BV, state = model.prefill(model.start(source), model.shift_right(tokens_BT)[:, :4])
     then_BV, state = model.step(state, tokens_BT[:, 3])
     last_BV, _ = model.prefill(state, tokens_BT[:, 4:6])
     for row in range(3):
@@ -231,7 +231,7 @@ def test_every_layer_is_that_of_marian_with_its_weights(start: int, activation: 
     )
     near = {"atol": 1e-10, "rtol": 1e-10}
     order_D, seen_N = stream_order(16), source.mask_BS.flatten()
-    ours = streams(model, Batch(model.shifted(tokens_BT), tokens_BT, source=source))
+    ours = streams(model, Batch(model.shift_right(tokens_BT), tokens_BT, source=source))
     assert len(ours["encoder"]) == 2
     assert len(ours["decoder"]) == 3
     for stream_ND, hidden_BSD in zip(ours["encoder"], expected.encoder_hidden_states[1:], strict=True):

@@ -19,7 +19,7 @@ from chainrule.config import RunConfig
 from chainrule.data.spans import SpanBatches
 from chainrule.decoding import Greedy, generate
 from chainrule.errors import ConfigError
-from chainrule.models.translator import Given
+from chainrule.models.translator import ConditionedModel
 from chainrule.objectives.likelihood import Likelihood
 from chainrule.objectives.spans import SpanCorruption
 from chainrule.registry import MODELS, OBJECTIVES
@@ -164,7 +164,7 @@ def their_answer(theirs: Any, source: Source, inputs_BT: Tensor) -> Any:
 def test_it_is_t5_with_the_weights_of_t5(options: dict[str, Any]) -> None:
     model, theirs = both(**options)
     source, tokens_BT = some_source(), some_tokens(3, 20, size=V)
-    inputs_BT = model.shifted(tokens_BT)
+    inputs_BT = model.shift_right(tokens_BT)
     expected = their_answer(theirs, source, inputs_BT)
 
     seen = source.mask_BS
@@ -186,7 +186,7 @@ def test_steps_and_prefills_are_those_of_t5(options: dict[str, Any]) -> None:
     """Each position's distribution, read in pieces of different length from the cache."""
     model, theirs = both(**options)
     source, tokens_BT = some_source(), some_tokens(3, 20, size=V)
-    inputs_BT = model.shifted(tokens_BT)
+    inputs_BT = model.shift_right(tokens_BT)
     expected_BTV = their_answer(theirs, source, inputs_BT).logits.log_softmax(2)
     state, at = model.start(source), 0
     for new in (1, 1, 3, 1, 6, 1, 1, 5, 1):
@@ -205,7 +205,7 @@ def test_greedy_texts_are_those_of_t5(options: dict[str, Any]) -> None:
         written_BT = their_texts(theirs, source)
         for row in range(3):
             one = Source(source.tokens_BS[row : row + 1], source.mask_BS[row : row + 1])
-            ours = generate(Given(model, one), eos=EOS, bos=EOS, max_new_tokens=16, choose=Greedy())[0].tolist()
+            ours = generate(ConditionedModel(model, one), eos=EOS, bos=EOS, max_new_tokens=16, choose=Greedy())[0].tolist()
             assert ours == written_BT[row, 1 : len(ours) + 1].tolist()
             assert set(written_BT[row, len(ours) + 1 :].tolist()) <= {EOS}
             words |= set(ours)
@@ -261,11 +261,11 @@ def test_padding_and_batch_mates_change_nothing() -> None:
 def test_select_permutes_prefixes_with_their_sources() -> None:
     model, source, tokens_BT = stirred_t5(), some_source(), some_tokens(3, 6)
     rows_K = torch.tensor([2, 0, 0, 1])
-    _, state = model.prefill(model.start(source), model.shifted(tokens_BT))
+    _, state = model.prefill(model.start(source), model.shift_right(tokens_BT))
     next_K = torch.tensor([1, 2, 3, 4])
     row_KV, _ = model.step(model.select(state, rows_K), next_K)
     chosen = Source(source.tokens_BS[rows_K], source.mask_BS[rows_K])
-    inputs_KT = torch.cat([model.shifted(tokens_BT)[rows_K], next_K[:, None]], 1)
+    inputs_KT = torch.cat([model.shift_right(tokens_BT)[rows_K], next_K[:, None]], 1)
     expected_KV, _ = model.prefill(model.start(chosen), inputs_KT)
     torch.testing.assert_close(row_KV, expected_KV, atol=1e-5, rtol=1e-5)
 
@@ -337,7 +337,7 @@ def test_spans_are_learned() -> None:
 def test_the_loss_of_spans_is_the_likelihood() -> None:
     model = stirred_t5()
     tokens_BT = some_tokens(3, 9, size=V)
-    batch = Batch(model.shifted(tokens_BT), tokens_BT, source=some_source())
+    batch = Batch(model.shift_right(tokens_BT), tokens_BT, source=some_source())
     spans, likelihood = (kind(kind.Config()).loss(model, batch, None, 0) for kind in (SpanCorruption, Likelihood))
     assert OBJECTIVES.get("spans").task == "spans"
     assert torch.equal(spans.total, likelihood.total)

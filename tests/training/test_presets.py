@@ -1,4 +1,4 @@
-"""What is chosen when nobody chose, case by case."""
+"""Default options, chosen from the size of the data, the model and the budget."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 
 from chainrule.config import RunConfig
 from chainrule.tasks.presets import resolve
+from chainrule.tasks.task import CorpusSize, task_of
 from chainrule.training.request import make_config
 
 
 def resolved(model: str = "lstm", tokens: int = 1_000_000, vocabulary: int = 8000, **training: Any) -> RunConfig:
+    """The options of a model after all open choices are made."""
     config = make_config(None, {"model": {"name": model}}, {"training": training})
-    options = {"embedding", "hidden", "dropout", *(["context"] if model in ("transformer", "hybrid-lm") else [])}
-    return resolve(config, Size(tokens, vocabulary), options)
+    return resolve(config, task_of(config), CorpusSize(tokens, vocabulary))
 
 
 def test_without_a_budget_there_are_five_minutes_and_a_limit_of_passes() -> None:
@@ -43,8 +44,8 @@ def test_what_is_given_is_kept() -> None:
         {"model": {"name": "lstm", "hidden": 77}},
         {"training": {"lr": 0.5, "batch_size": 3, "length": 4, "steps": 1}},
     )
-    made = resolve(config, Size(10**6, 100), {"hidden", "embedding"})
-    assert made.model.options == {"embedding": 256, "hidden": 77}
+    made = resolve(config, task_of(config), CorpusSize(10**6, 100))
+    assert made.model.options == {"embedding": 256, "hidden": 77, "dropout": 0.0}
     assert (made.training.lr, made.training.batch_size, made.training.length) == (0.5, 3, 4)
 
 

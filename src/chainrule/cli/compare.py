@@ -10,37 +10,33 @@ import typer
 from chainrule.cli.common import Field, Json, Seed, Settings, print_json, print_note, training_display
 from chainrule.cli.train import Tokenizer, VocabSize
 
+Models = Annotated[
+    str | None,
+    typer.Option(
+        help="Models to compare, separated by commas; MODEL:OUTPUT sets the output layer, ngram(order=3) options."
+    ),
+]
+Valid = Annotated[list[str] | None, typer.Option(help="Validation data; repeatable (default: the last 5% of DATA).")]
+Test = Annotated[list[str] | None, typer.Option(help="Test data; repeatable (default: the validation data).")]
+Mix = Annotated[bool, typer.Option("--mix", help="Add a mixture of the best n-gram model and the best neural model.")]
+Config = Annotated[Path | None, typer.Option(help="TOML file of options for all models, or a recipe with contenders.")]
+Plot = Annotated[Path | None, typer.Option(help="With a recipe: draw quality against time to this .svg file.")]
+Minutes = Annotated[float | None, typer.Option(help="Budget of each model in minutes of training (default: 5).")]
+
 
 def compare(
     data: Annotated[list[str], typer.Argument(metavar="DATA…", help="Training data, as for chainrule train.")],
-    models: Annotated[
-        str | None,
-        typer.Option(
-            help="Models to compare, separated by commas; MODEL:OUTPUT sets the output layer, ngram(order=3) options."
-        ),
-    ] = None,
-    valid: Annotated[
-        list[str] | None, typer.Option(help="Validation data; repeatable (default: the last 5% of DATA).")
-    ] = None,
-    test: Annotated[
-        list[str] | None, typer.Option(help="Test data; repeatable (default: the validation data).")
-    ] = None,
+    models: Models = None,
+    valid: Valid = None,
+    test: Test = None,
     tokenizer: Tokenizer = None,
     vocab_size: VocabSize = None,
-    mix: Annotated[
-        bool, typer.Option("--mix", help="Add a mixture of the best n-gram model and the best neural model.")
-    ] = False,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file of options for all models, or a recipe with contenders.")
-    ] = None,
+    mix: Mix = False,
+    config: Config = None,
     only: Annotated[list[str] | None, typer.Option(help="With a recipe: only this contender; repeatable.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="With a recipe: draw quality against time to this .svg file.")
-    ] = None,
+    plot: Plot = None,
     settings: Settings = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Budget of each model in minutes of training (default: 5).")
-    ] = None,
+    minutes: Minutes = None,
     steps: Annotated[int | None, typer.Option(help="Budget of each model in optimiser steps.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Budget of each model in passes over the data.")] = None,
     seed: Seed = None,

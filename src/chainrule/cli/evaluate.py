@@ -28,30 +28,35 @@ if TYPE_CHECKING:
     Vectors = dict[str, Similarity | Analogies]
 
 
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN2] TEXT…",
+        help="A second run to compare with (translators only), then the test data, as for train.",
+    ),
+]
+SimilarityOption = Annotated[
+    Path | None,
+    typer.Option(help="Word vectors: file of word pairs with similarity scores, for example wordsim353.tsv."),
+]
+AnalogiesOption = Annotated[
+    Path | None, typer.Option(help="Word vectors: file of analogies in sections, for example questions-words.txt.")
+]
+Reference = Annotated[list[str] | None, typer.Option(help="Translators: file of further references; repeatable.")]
+BleuTokenizer = Annotated[
+    str | None, typer.Option(help="Translators: tokeniser of sacreBLEU (default: zh for Chinese, else 13a).")
+]
+
+
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained or imported run.")],
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN2] TEXT…",
-            help="A second run to compare with (translators only), then the test data, as for train.",
-        ),
-    ] = None,
+    texts: Texts = None,
     field: Field = None,
-    similarity: Annotated[
-        Path | None,
-        typer.Option(help="Word vectors: file of word pairs with similarity scores, for example wordsim353.tsv."),
-    ] = None,
-    analogies: Annotated[
-        Path | None, typer.Option(help="Word vectors: file of analogies in sections, for example questions-words.txt.")
-    ] = None,
-    reference: Annotated[
-        list[str] | None, typer.Option(help="Translators: file of further references; repeatable.")
-    ] = None,
+    similarity: SimilarityOption = None,
+    analogies: AnalogiesOption = None,
+    reference: Reference = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Translators: ignore case in all metrics.")] = False,
-    bleu_tokenizer: Annotated[
-        str | None, typer.Option(help="Translators: tokeniser of sacreBLEU (default: zh for Chinese, else 13a).")
-    ] = None,
+    bleu_tokenizer: BleuTokenizer = None,
     num_beams: Beams = None,
     length_penalty: LengthPenalty = None,
     batch_size: BatchSize = None,

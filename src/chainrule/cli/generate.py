@@ -17,46 +17,50 @@ if TYPE_CHECKING:
     from chainrule.runs.language_model import LanguageModelRun
 
 
+PromptFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the text to continue, for example few-shot examples; --prompt is appended."),
+]
+LengthPenalty = Annotated[float, typer.Option(help="Beam search: rank hypotheses by log p / length^PENALTY.")]
+Temperature = Annotated[
+    float | None,
+    typer.Option(help="Sample at this temperature: below 1 favours probable tokens, above 1 rare ones."),
+]
+TopP = Annotated[
+    float | None, typer.Option(help="Sample from the most probable tokens whose probabilities add up to p.")
+]
+NumReturnSequences = Annotated[int, typer.Option(help="Number of texts: samples, or the best hypotheses of the beam.")]
+StopAtEos = Annotated[
+    bool | None,
+    typer.Option(
+        "--stop-at-eos/--no-stop-at-eos", help="Stop at the end of the line (default: only for word tokenisers)."
+    ),
+]
+Stop = Annotated[list[str] | None, typer.Option(help="Stop before this text; \\n stands for a newline; repeatable.")]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN|lookup",
+        help="Speed up generation with drafts of a smaller run or of lookup; the output is unchanged.",
+    ),
+]
+
+
 def generate(
     run: RunPath,
     prompt: Annotated[str, typer.Option(help="Text to continue; - reads it from standard input.")] = "",
-    prompt_file: Annotated[
-        Path | None,
-        typer.Option(help="File with the text to continue, for example few-shot examples; --prompt is appended."),
-    ] = None,
+    prompt_file: PromptFile = None,
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 200,
     num_beams: Annotated[int, typer.Option(help="Beam width; 1 searches greedily.")] = 1,
-    length_penalty: Annotated[
-        float, typer.Option(help="Beam search: rank hypotheses by log p / length^PENALTY.")
-    ] = 1.0,
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="Sample at this temperature: below 1 favours probable tokens, above 1 rare ones."),
-    ] = None,
+    length_penalty: LengthPenalty = 1.0,
+    temperature: Temperature = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Sample from the most probable tokens whose probabilities add up to p.")
-    ] = None,
-    num_return_sequences: Annotated[
-        int, typer.Option(help="Number of texts: samples, or the best hypotheses of the beam.")
-    ] = 1,
+    top_p: TopP = None,
+    num_return_sequences: NumReturnSequences = 1,
     seed: Seed = None,
-    stop_at_eos: Annotated[
-        bool | None,
-        typer.Option(
-            "--stop-at-eos/--no-stop-at-eos", help="Stop at the end of the line (default: only for word tokenisers)."
-        ),
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="Stop before this text; \\n stands for a newline; repeatable.")
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN|lookup",
-            help="Speed up generation with drafts of a smaller run or of lookup; the output is unchanged.",
-        ),
-    ] = None,
+    stop_at_eos: StopAtEos = None,
+    stop: Stop = None,
+    draft: Draft = None,
     draft_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per draft.")] = 8,
     json: Json = False,
 ) -> None:

@@ -73,11 +73,21 @@ SHOWN = ("perplexity", "bits_per_byte", "bleu", "exact_match", "masked_accuracy"
 """Metrics that are printed after training, if the validation has them."""
 
 
+Model = Annotated[str | None, typer.Option(help="Model name; list them with chainrule models (default: lstm).")]
+InitEmbedding = Annotated[
+    str | None, typer.Option(help="Start the embedding from the word vectors of a run or of a word2vec file.")
+]
+MaxTokens = Annotated[
+    int | None, typer.Option(help="Translators: maximum batch size, rows times the length of the longest.")
+]
+Minutes = Annotated[
+    float | None, typer.Option(help="Budget in minutes of training (default: 5 if no budget is given).")
+]
+
+
 def train(
     data: Data,
-    model: Annotated[
-        str | None, typer.Option(help="Model name; list them with chainrule models (default: lstm).")
-    ] = None,
+    model: Model = None,
     valid: Valid = None,
     tokenizer: Tokenizer = None,
     vocab_size: VocabSize = None,
@@ -89,17 +99,11 @@ def train(
     quantize: Quantize = False,
     memory: Memory = None,
     init: Annotated[Path | None, typer.Option(help="Start from the tokeniser, model and weights of this run.")] = None,
-    init_embedding: Annotated[
-        str | None, typer.Option(help="Start the embedding from the word vectors of a run or of a word2vec file.")
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Translators: maximum batch size, rows times the length of the longest.")
-    ] = None,
+    init_embedding: InitEmbedding = None,
+    max_tokens: MaxTokens = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of options, for example a recipe.")] = None,
     settings: Settings = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Budget in minutes of training (default: 5 if no budget is given).")
-    ] = None,
+    minutes: Minutes = None,
     steps: Annotated[int | None, typer.Option(help="Budget in optimiser steps.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Budget in passes over the data.")] = None,
     seed: Seed = None,

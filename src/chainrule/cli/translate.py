@@ -45,41 +45,45 @@ TIMED_LINES = 8
 """Number of lines on which the speed-up by drafts is measured."""
 
 
+Ensemble = Annotated[
+    list[Path] | None, typer.Option(help="Average the probabilities with those of this run; repeatable.")
+]
+NBest = Annotated[int, typer.Option(help="Print the n best translations of each line as `id ||| text ||| score`.")]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(help="Maximum number of tokens per translation (default: twice those of the line, plus 20)."),
+]
+CopyUnknown = Annotated[
+    bool,
+    typer.Option("--copy-unknown/--no-copy-unknown", help="Replace <unk> by the source word with the most attention."),
+]
+Attention = Annotated[
+    Path | None, typer.Option(help="Write the attention weights to this file, one JSON object per line.")
+]
+Draft = Annotated[
+    str | None,
+    typer.Option(help="Speed up greedy search with drafts of another run or of lookup; the output is unchanged."),
+]
+
+
 def translate(
     run: RunPath,
     file: Annotated[Path, typer.Argument(help="Text file with one sentence per line; - is standard input.")] = Path(
         "-"
     ),
-    ensemble: Annotated[
-        list[Path] | None, typer.Option(help="Average the probabilities with those of this run; repeatable.")
-    ] = None,
+    ensemble: Ensemble = None,
     num_beams: Beams = None,
     length_penalty: LengthPenalty = 1.0,
-    n_best: Annotated[
-        int, typer.Option(help="Print the n best translations of each line as `id ||| text ||| score`.")
-    ] = 0,
+    n_best: NBest = 0,
     prefix: Annotated[str, typer.Option(help="Text with which every translation begins.")] = "",
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(help="Maximum number of tokens per translation (default: twice those of the line, plus 20)."),
-    ] = None,
-    copy_unknown: Annotated[
-        bool,
-        typer.Option(
-            "--copy-unknown/--no-copy-unknown", help="Replace <unk> by the source word with the most attention."
-        ),
-    ] = True,
-    attention: Annotated[
-        Path | None, typer.Option(help="Write the attention weights to this file, one JSON object per line.")
-    ] = None,
+    max_new_tokens: MaxNewTokens = None,
+    copy_unknown: CopyUnknown = True,
+    attention: Attention = None,
     batch_size: BatchSize = 32,
     mode: Mode = "ar",
     lengths: Lengths = 1,
     refine: Refine = 0,
-    draft: Annotated[
-        str | None,
-        typer.Option(help="Speed up greedy search with drafts of another run or of lookup; the output is unchanged."),
-    ] = None,
+    draft: Draft = None,
     draft_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per draft.")] = 8,
     settings: LiveSettings = None,
     json: Json = False,

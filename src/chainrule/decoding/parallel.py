@@ -68,7 +68,7 @@ class ParallelTranslator(Protocol):
         """log p of each target after the state and the inputs up to it -> RT."""
         ...
 
-    def check(self, state: State, place: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Any]:
+    def check(self, state: State, position: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Any]:
         """Read T tokens from a position on -> log p(. | prefix) after each, RTV, and the path that `advance` needs."""
         ...
 

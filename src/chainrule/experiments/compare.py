@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chainrule.config import merge, parse_settings
+from chainrule.config import merge, parse_settings, read_toml
 from chainrule.errors import ConfigError, RunError
 from chainrule.evaluation.measurement import Measurement
 from chainrule.experiments.mix import mix as mix_runs
+from chainrule.experiments.shared_options import options_for
 from chainrule.experiments.train import train
 from chainrule.registry import MODELS
 from chainrule.runs.base import Paths, Run
@@ -93,6 +94,7 @@ def compare(
     models: str | Sequence[str | Contender],
     test: Paths = (),
     mix: bool = False,
+    config: str | Path | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     listener: TrainingListener | None = None,
@@ -101,21 +103,25 @@ def compare(
 ) -> list[Row]:
     """Train each model with the same options and measure it on `test` (default: the validation text), best first.
 
-    `options` are those of `train`. A model is MODEL or MODEL:OUTPUT, with its own options in parentheses, as in
-    `ngram(order=3)`. `mix` adds a mixture of the best n-gram model and the best network.
+    `options` are those of `train`; each model gets those that have an effect on it. A model is MODEL or MODEL:OUTPUT,
+    with its own options in parentheses, as in `ngram(order=3)`. `mix` adds a mixture of the best n-gram model and the
+    best network.
     """
     listener = listener or TrainingListener()
     folder = Path(out) if out else Path("runs") / f"compare-{text_name(data[0])}"
     test = test or options.get("valid", ())
+    file = read_toml(config) if config else {}
     rows = []
     for contender in _contenders(models):
         listener.note(f"{contender.name}:")
+        shared = options_for(contender.model, settings or {})
         run = train(
             *data,
             model=contender.model,
             output=contender.output,
+            config=options_for(contender.model, file),
             out=folder / contender.folder,
-            settings=merge(settings or {}, {"model": contender.options, "training": contender.training}),
+            settings=merge(shared, {"model": contender.options, "training": contender.training}),
             listener=listener,
             **options,
         )

@@ -31,12 +31,13 @@ from chainrule.config import DataConfig, NamedSection, RunConfig, Section, parse
 from chainrule.data.store import TokenStore
 from chainrule.errors import ConfigError, DataError, RunError, unknown_name
 from chainrule.experiments.mix_weights import CACHES, CacheSettings, FittedMixture, cache_candidates, fit_mixture
+from chainrule.experiments.shared_options import options_for
 from chainrule.models.mixture import Mixture
 from chainrule.runs.base import Paths, path_strings
 from chainrule.runs.language_model import LanguageModelRun
 from chainrule.runs.load import load_for
 from chainrule.training.fit import fit
-from chainrule.training.fitting.fitting import TrainingListener, fitting_of
+from chainrule.training.fitting.fitting import TrainingListener
 from chainrule.training.request import make_config
 from chainrule.types import Vocabulary
 
@@ -119,7 +120,8 @@ def train_mixture(config: RunConfig, out: str | Path, listener: TrainingListener
     shared = config.model_dump(mode="json", exclude_unset=True, include={"seed", "data", "tokenizer", "training"})
     runs = []
     for number, part in enumerate(recipe.parts):
-        whole = make_config(None, _shared_options(shared, part), part)
+        name = part.get("model", {}).get("name", "lstm")
+        whole = make_config(None, options_for(name, shared), part)
         listener.note(f"part {number}: {whole.model.name}")
         folder = Path(f"{out}-parts") / f"{number}-{whole.model.name}"
         if not fit(whole, folder, listener).finished:
@@ -129,16 +131,6 @@ def train_mixture(config: RunConfig, out: str | Path, listener: TrainingListener
     mixed = mix(runs, out=out, caches=recipe.caches, buckets=recipe.buckets, settings=settings, note=listener.note)
     mixed.config = mixed.config.model_copy(update={"recipe": config.recipe})
     return mixed
-
-
-def _shared_options(shared: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """The shared options of a recipe that apply to a part: n-gram models have no options of gradient steps."""
-    model = part.get("model", {}).get("name", "lstm")
-    used = fitting_of(model).training_options
-    if used is None:
-        return shared
-    training = {name: value for name, value in shared.get("training", {}).items() if name in used}
-    return {**shared, "training": training}
 
 
 # Checks

@@ -31,6 +31,7 @@ from chainrule.errors import ConfigError, RunError
 from chainrule.evaluation.speed import generation_speed
 from chainrule.experiments.compare import check_comparable, folder_name
 from chainrule.experiments.distill import distill
+from chainrule.experiments.shared_options import options_for
 from chainrule.experiments.train import train
 from chainrule.runs.base import Paths, Run, path_strings
 from chainrule.runs.load import load
@@ -166,7 +167,8 @@ def measure_tradeoffs(
     for contender in chosen:
         listener.note(f"{contender.name}:")
         texts = _distilled_pairs(folder, contender, contenders, data, listener) if contender.teacher else data
-        options = merge(merge(shared, contender.settings), settings or {})
+        name = str(contender.model.get("name"))
+        options = merge(merge(options_for(name, shared), contender.settings), options_for(name, settings or {}))
         run = train(*texts, valid=valid, out=folder / contender.folder, settings=options, listener=listener)
         if not run.result:
             raise RunError(f"{run.folder.path} was stopped before it was finished; rerun the same command to resume")

@@ -25,7 +25,7 @@ def train(
     objective: str | None = None,
     init: str | Path | None = None,
     init_embedding: str | Path | None = None,
-    config: str | Path | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
     minutes: float | None = None,
     steps: int | None = None,
     epochs: float | None = None,
@@ -41,7 +41,8 @@ def train(
 ) -> Run:
     """Train a model on data; the same call again resumes.
 
-    `settings` are nested as in config.toml; `model_options` belong to its section `model`, for example order=3.
+    `config` is a TOML file or its contents. `settings` are nested as in config.toml; `model_options` belong to its
+    section `model`, for example order=3.
     """
     named: dict[str, Any] = {
         "seed": seed,

@@ -1,16 +1,17 @@
-"""The autoregressive Transformer with linear attention: what it remembers has one size, so a step has one cost.
+"""Transformers with linear attention: the state has a fixed size, so every step has the same cost.
 
 Katharopoulos et al., "Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention", 2020; the decay
-is that of Sun et al., "Retentive Network", 2023. The equations are in `layers/linear_attention.py`. `at` is the
-language model: it reads endless text, its state carried on as that of a recurrent network. `seq2seq-at` is the
-translator: its encoder is that of `seq2seq-transformer`, its decoder attends linearly to itself and as usual to the
-source.
-Legend: B batch, T time, N = B·T positions, D width, H heads.
+is that of Sun et al., "Retentive Network", 2023. With φ(x) = elu(x) + 1 and a decay γ per head,
+
+    S_t = γ S_{t-1} + φ(k_t) v_tᵀ      z_t = γ z_{t-1} + φ(k_t)      out_t = φ(q_t)·S_t / φ(q_t)·z_t
+
+replaces softmax attention in each block (`layers/attention/linear.py`). `at` is the language model: it reads text of
+any length and carries its state like a recurrent network. `seq2seq-at` is the translator: the encoder of
+`seq2seq-transformer`, and a decoder with linear self-attention and softmax attention to the source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -21,7 +22,7 @@ from torch.nn import functional as F
 from chainrule.layers.attention.linear import Decay, LinearState, attend_linearly, empty_state
 from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.blocks import Block, BlockShape, check_heads
-from chainrule.layers.transformer_stack import initialise
+from chainrule.layers.transformer_stack import TransformerStack, initialise
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 from chainrule.models.seq2seq_transformer import Seq2SeqTransformer, Seq2SeqTransformerConfig
 from chainrule.registry import MODELS
@@ -29,7 +30,7 @@ from chainrule.types import Preferences, State
 
 
 class LinearBlock(Block):
-    """A block whose attention to itself is linear; what it remembers is a LinearState."""
+    """A block with linear self-attention; its cache is a LinearState."""
 
     def __init__(
         self, shape: BlockShape, rotary: Rotary | None = None, *, reads_source: bool = False, decay: bool = True
@@ -50,20 +51,22 @@ class LinearBlock(Block):
 
 
 class AtConfig(LanguageModelConfig):
-    """The shape of a language model with linear attention."""
+    """Options of a language model with linear attention."""
 
     embedding: int = Field(128, ge=1, description="width of the residual stream")
-    layers: int = Field(4, ge=1)
-    heads: int = Field(4, ge=1)
-    feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layer; 0: four times the width")
-    decay: bool = Field(True, description="each head forgets at a learned rate; false: all that was read counts alike")
-    activation: Literal["relu2", "gelu", "gelu-tanh", "relu"] = "relu2"
+    layers: int = Field(4, ge=1, description="number of blocks")
+    heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
+    feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
+    decay: bool = Field(True, description="learn a decay of the past for each head; false: no decay")
+    activation: Literal["relu2", "gelu", "gelu-tanh", "relu"] = Field(
+        "relu2", description="activation of the feed-forward layers"
+    )
     bias: bool = Field(False, description="biases in the linear layers and norms")
 
 
 @language_model("at", family="at", counterpart="seq2seq-at")
-class LinearTransformer(FeatureLayer):
-    """Linear self-attention over all that was read, in a state of constant size."""
+class LinearTransformer(TransformerStack, FeatureLayer):
+    """Linear self-attention over the whole past, in a state of constant size."""
 
     Config = AtConfig
     prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)
@@ -80,32 +83,26 @@ class LinearTransformer(FeatureLayer):
             bias=config.bias,
             dropout=config.dropout,
         )
-        self.chain = [LinearBlock(shape, decay=config.decay) for _ in range(config.layers)]
-        self.blocks = nn.ModuleList(self.chain)
-        self.norm = shape.make_norm()
+        self.build_stack(shape, config.layers, 0, "none", make_block=partial(LinearBlock, decay=config.decay))
         initialise(self, config.layers)
         nn.init.normal_(embedding.weight, std=0.02)
 
     def start(self, batch: int) -> list[LinearState]:
-        return [block.start(batch, 0, self.norm.weight) for block in self.chain]
+        return self.start_caches(batch, 0, next(self.parameters()))
 
     def forward(self, embedded_BTD: Tensor, state: list[LinearState] | None) -> tuple[Tensor, list[LinearState] | None]:
-        """embedded_BTD after the tokens in the state -> features BTD and the state after them."""
-        batch, stream_ND = len(embedded_BTD), embedded_BTD.flatten(0, 1)
-        after: list[LinearState] = []
-        for number, block in enumerate(self.chain):
-            stream_ND, remembered = block.forward(stream_ND, batch, state[number] if state else None)
-            after.append(remembered)
+        """Embeddings after the tokens in the state -> features BTD and the state after them."""
+        stream_ND, after = self.run_blocks(embedded_BTD.flatten(0, 1), len(embedded_BTD), state)
         return self.norm(stream_ND).view(embedded_BTD.shape), after if state is not None else None
 
 
 class Seq2SeqAtConfig(Seq2SeqTransformerConfig):
-    """The shape of a translator whose decoder attends linearly to itself."""
+    """Options of a translator whose decoder has linear self-attention."""
 
-    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
-    decay: bool = Field(
-        True, description="each head forgets at a learned rate; false: all that was written counts alike"
+    positions: Literal["sinusoidal", "learned", "none"] = Field(
+        "sinusoidal", description="position encoding: sinusoidal, learned or none"
     )
+    decay: bool = Field(True, description="learn a decay of the past for each head of the decoder; false: no decay")
 
 
 @MODELS.register("seq2seq-at", family="at", task="translation", counterpart="at")
@@ -113,6 +110,9 @@ class Seq2SeqAt(Seq2SeqTransformer):
     """The encoder of a Transformer, and a decoder whose state has constant size."""
 
     Config = Seq2SeqAtConfig
+    config: Seq2SeqAtConfig
 
-    def decoder_block(self, config: Seq2SeqAtConfig) -> Callable[..., Block]:
-        return partial(LinearBlock, decay=config.decay)
+    def make_decoder_block(
+        self, shape: BlockShape, rotary: Rotary | None = None, *, reads_source: bool = False
+    ) -> LinearBlock:
+        return LinearBlock(shape, rotary, reads_source=reads_source, decay=self.config.decay)

@@ -1,7 +1,8 @@
-"""The simplest feature of a prefix: a weighted average of its embeddings, h_t = Σ α_i e_i.
+"""The simplest feature of a prefix: a weighted average of its embeddings.
 
-The weights are uniform, or come from attention: the newest word asks, every word of the prefix answers.
-Legend: B batch, T time, D width, E width of query and key.
+    h_t = Σ_{i≤t} α_ti e_i        uniform: α_ti = 1/t        attention: α_ti = softmax_i((W e_t + b)·(U e_i) / √D)
+
+With attention, the newest token is the query and all tokens of the prefix are the keys.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from chainrule.types import State
 
 
 class AverageConfig(LanguageModelConfig):
-    """The average of a window of embeddings."""
+    """Options of an average of embeddings."""
 
-    weights: Literal["uniform", "attention"] = Field("uniform", description="how the words of the prefix are weighed")
-    context: int = Field(64, ge=2, description="most tokens the average runs over")
+    weights: Literal["uniform", "attention"] = Field("uniform", description="how the tokens are weighted")
+    context: int = Field(64, ge=2, description="largest number of tokens in the average")
 
 
 @language_model("average", family="average")
@@ -58,8 +59,8 @@ class Average(FeatureLayer):
             sum_BD, before = state
             sum_BTD = sum_BTD + sum_BD[:, None]
         count_T = torch.arange(1, embedded_BTD.shape[1] + 1, device=embedded_BTD.device) + before
-        grown = None if state is None else (sum_BTD[:, -1], before + embedded_BTD.shape[1])
-        return sum_BTD / count_T[:, None], grown
+        after = None if state is None else (sum_BTD[:, -1], before + embedded_BTD.shape[1])
+        return sum_BTD / count_T[:, None], after
 
     def _attend(self, embedded_BTD: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, State]:
         assert self.query is not None

@@ -1,8 +1,11 @@
-"""Causal convolutions for the near field, causal self-attention for the far one, then a fully connected layer.
+"""Causal convolutions for nearby tokens, causal self-attention for distant ones, then a feed-forward layer.
 
-The two-layer network with self-attention of seed 001, section 3.2; Wu et al., "Pay Less Attention with Lightweight and
-Dynamic Convolutions", 2019, is its published neighbour.
-Legend: B batch, T time, D width, k width of the convolution.
+    x ← x + GLU(convolution(norm(x)))  for each convolution
+    x ← x + attention(norm(x))
+    x ← x + feedforward(norm(x))
+
+Gated convolutions: Dauphin et al., "Language Modeling with Gated Convolutional Networks", 2017. Wu et al., "Pay Less
+Attention with Lightweight and Dynamic Convolutions", 2019, compare convolutions with self-attention.
 """
 
 from __future__ import annotations
@@ -23,24 +26,24 @@ from chainrule.types import Preferences
 
 
 class ConvAttentionConfig(LanguageModelConfig):
-    """The shape of a convolution-and-attention model."""
+    """Options of a model with convolutions and attention."""
 
     embedding: int = Field(128, ge=1, description="width of all layers")
-    convolutions: int = Field(3, ge=1, description="causal convolution layers; each doubles the reach of the last")
-    kernel: int = Field(3, ge=2, description="positions one convolution sees")
-    heads: int = Field(4, ge=1)
-    context: int = Field(256, ge=2, description="most tokens the attention sees at once")
+    convolutions: int = Field(3, ge=1, description="number of causal convolutions; the dilation doubles with each")
+    kernel: int = Field(3, ge=2, description="positions that one convolution combines")
+    heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
+    context: int = Field(256, ge=2, description="largest number of tokens in the window of the attention")
 
 
-class Memory(NamedTuple):
-    """What a prefix leaves behind: the last inputs of each convolution, and the attention's keys and values."""
+class ConvAttentionState(NamedTuple):
+    """The last inputs of each convolution, BLD each, and the keys and values of the attention."""
 
     tails: list[Tensor]
     cache: KeyValueCache
 
 
 class CausalConvolution(nn.Module):
-    """A gated, dilated convolution that sees only what came before, around a residual."""
+    """A gated, dilated convolution over the current and earlier positions, with a residual connection."""
 
     def __init__(self, width: int, kernel: int, dilation: int) -> None:
         super().__init__()
@@ -48,16 +51,16 @@ class CausalConvolution(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.conv = nn.Conv1d(width, 2 * width, kernel, dilation=dilation)
 
-    def forward(self, inputs_BTD: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
-        """tail: the `reach` normalised positions before the inputs."""
-        padded_BTD = torch.cat([tail, self.norm(inputs_BTD)], 1)
+    def forward(self, inputs_BTD: Tensor, tail_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs after the `reach` normalised positions of the tail -> outputs BTD and the new tail BLD."""
+        padded_BTD = torch.cat([tail_BLD, self.norm(inputs_BTD)], 1)
         mixed_BTD = F.glu(self.conv(padded_BTD.transpose(1, 2)), dim=1).transpose(1, 2)
         return inputs_BTD + mixed_BTD, padded_BTD[:, padded_BTD.shape[1] - self.reach :]
 
 
 @language_model("conv-attention", family="conv-attention")
 class ConvAttention(FeatureLayer):
-    """Local features by convolution, global ones by attention."""
+    """Local features by convolutions, global ones by attention."""
 
     Config = ConvAttentionConfig
     prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)
@@ -81,18 +84,22 @@ class ConvAttention(FeatureLayer):
             nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
 
-    def start(self, batch: int) -> Memory:
+    def start(self, batch: int) -> ConvAttentionState:
         like = self.norm.weight
         tails = [like.new_zeros(batch, reach, self.width) for reach in self.reaches]
-        return Memory(tails, KeyValueCache.empty(batch, self.heads, self.window or 0, self.width // self.heads, like))
+        return ConvAttentionState(
+            tails, KeyValueCache.empty(batch, self.heads, self.window or 0, self.width // self.heads, like)
+        )
 
-    def forward(self, embedded_BTD: Tensor, state: Memory | None) -> tuple[Tensor, Memory | None]:
-        memory = state or self.start(embedded_BTD.shape[0])
+    def forward(
+        self, embedded_BTD: Tensor, state: ConvAttentionState | None
+    ) -> tuple[Tensor, ConvAttentionState | None]:
+        past = state or self.start(embedded_BTD.shape[0])
         hidden_BTD, tails = embedded_BTD, []
-        for layer, tail in zip(self.convolutions, memory.tails, strict=True):
-            hidden_BTD, tail = layer(hidden_BTD, tail)
-            tails.append(tail)
-        mixed_BTD, cache = self.attention(self.norm(hidden_BTD), memory.cache if state else None)
+        for layer, tail_BLD in zip(self.convolutions, past.tails, strict=True):
+            hidden_BTD, tail_BLD = layer(hidden_BTD, tail_BLD)
+            tails.append(tail_BLD)
+        mixed_BTD, cache = self.attention(self.norm(hidden_BTD), past.cache if state else None)
         hidden_BTD = hidden_BTD + drop(mixed_BTD, self.dropout, training=self.training)
         hidden_BTD = hidden_BTD + drop(self.connected(hidden_BTD), self.dropout, training=self.training)
-        return hidden_BTD, Memory(tails, cache) if state else None
+        return hidden_BTD, ConvAttentionState(tails, cache) if state else None

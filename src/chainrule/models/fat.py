@@ -1,21 +1,24 @@
-"""The fast autoregressive Transformer: an encoder that compares slowly, and a decoder that steps quickly.
+"""The fast autoregressive Transformer: an expensive encoder, and a decoder whose steps are cheap and of constant cost.
 
-The encoder's blocks attend by the slow multi-head attention of `layers/slow_attention.py`, in one direction or in both.
-A block of the decoder carries the target's past in the two sums of linear attention, looks into the source by the fast
-fully connected softmax of `layers/fast_softmax.py`, and so takes the same time at every step; in training it reads the
-whole target in one pass. Positions are those of Vaswani et al., 2017.
+    encoder    x ← x + slow attention(norm(x))             x ← x + feedforward(norm(x))
+    decoder    y ← y + linear attention(norm(y))           y ← y + fast softmax(norm(y), encoder(x))
+               y ← y + feedforward(norm(y))
 
-The hybrid forward pass leaves out what is not worth reading: padding always, and if wanted the words that are rarer
-than a threshold. They are gone before the encoder begins, so that time falls with their share; the others keep their
-places, and the decoder sees no more than these. `<eos>` always stays, so that no row is empty.
-Legend: B batch, T time, S source time, N positions of all rows, V vocabulary, D width, C the longest window.
+The slow multi-head attention (`layers/attention/slow.py`) sees one direction or both. The decoder holds the past of the
+target in the two sums of linear attention (`layers/attention/linear.py`) and attends to the source by the fast fully
+connected softmax (`layers/attention/fast_softmax.py`). In training it reads the whole target in one pass. Positions are
+those of Vaswani et al., "Attention Is All You Need", 2017.
+
+The encoder skips positions: padding always, and optionally words that are rarer than a threshold. They are removed
+before the first block, so that the cost falls with their share. The other words keep their positions, and the decoder
+attends to them alone. `eos` is never removed, so that no row is empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -30,88 +33,89 @@ from chainrule.layers.attention.slow import Direction, PackedRows, SlowAttention
 from chainrule.layers.blocks import check_heads
 from chainrule.layers.dropout import drop, dropout
 from chainrule.layers.transformer_stack import initialise
+from chainrule.models.options import LIVE
 from chainrule.models.translator import Translator, TranslatorConfig
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Preferences, Source, Vocabulary
 
-SIZE = 0.02
-"""The deviation of fresh embeddings, and the size of the positions beside them. Larger ones, tied to the output, would
-at first make every word likely to follow itself."""
-
-LIVE: dict[str, Any] = {"live": True}
-"""Marks options that a finished run may be given other values of."""
+EMBEDDING_STD = 0.02
+"""Standard deviation of new embeddings, and scale of the positions that are added to them. Since embeddings are shared
+with the output, larger ones would initially make every word likely to follow itself."""
 
 
 class FatConfig(TranslatorConfig):
-    """The shape of a fast autoregressive Transformer, and what it leaves unread."""
+    """Options of a fast autoregressive Transformer."""
 
     embedding: int = Field(256, ge=1, description="width of the residual streams")
-    encoder_layers: int = Field(4, ge=1)
-    decoder_layers: int = Field(1, ge=1)
-    heads: int = Field(4, ge=1)
+    encoder_layers: int = Field(4, ge=1, description="number of encoder blocks")
+    decoder_layers: int = Field(1, ge=1, description="number of decoder blocks")
+    heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
     feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
-    attention_dropout: float = Field(0.1, ge=0, lt=1, description="share of the encoder's attention weights dropped")
-    context: int = Field(1024, ge=2, description="most tokens of a source or a target")
-    direction: Direction = Field("both", description="which words a word of the source sees: those before, after, both")
-    buckets: int = Field(32, ge=4, description="of offsets between target and source, each with a number a head")
-    distance: int = Field(64, ge=2, description="offsets from there on share a bucket")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of the encoder's attention weights")
+    context: int = Field(1024, ge=2, description="largest number of tokens of a source or target")
+    direction: Direction = Field(
+        "both", description="words that a source word attends to: before it, after it, or both"
+    )
+    buckets: int = Field(32, ge=4, description="number of buckets of offsets between target and source")
+    distance: int = Field(64, ge=2, description="offsets from this one on share the last bucket")
     skip: Literal["never", "training", "always"] = Field(
-        "never", description="when rare words of the source are left out", json_schema_extra=LIVE
+        "never", description="when to skip rare words of the source", json_schema_extra=LIVE
     )
     threshold_share: float = Field(
         0.05,
         ge=0,
-        description="words are rare below so many occurrences, times the size of the source's vocabulary",
+        description="words with fewer occurrences than this times the size of the source vocabulary are rare",
         json_schema_extra=LIVE,
     )
     threshold: int | None = Field(
         None,
         ge=0,
-        description="words are rare below so many occurrences, whatever the share says",
+        description="words with fewer occurrences are rare; overrides `threshold_share`",
         json_schema_extra=LIVE,
     )
 
 
-class Kept(NamedTuple):
-    """What of a source is read."""
+class SourceSelection(NamedTuple):
+    """The positions of a source that are read."""
 
     rows: PackedRows
-    index_N: Tensor | None  # in the source read row by row; None: all of it
-    places_BS: Tensor | None  # where in its row each stood; None: one after the other from the first
+    index_N: Tensor | None  # indices into the flattened source; None: all positions are read
+    positions_BS: Tensor | None  # their positions within the row; None: consecutive from 0
 
 
-class Written(NamedTuple):
-    """What the decoder remembers."""
+class DecoderState(NamedTuple):
+    """The source and the past of the decoder."""
 
     memory: FastMemory
-    past: list[LinearState] | None  # of each block; None: all positions come at once
-    length: int  # positions so far
+    past: list[LinearState] | None  # one per block; None: all positions are read in one pass
+    length: int  # positions read
 
 
-class Part(nn.Module):
-    """What the blocks of both sides have: norms and a feed-forward layer.
+class FeedforwardBlock(nn.Module):
+    """The part that blocks of encoder and decoder share: norms and a feed-forward layer.
 
-    A step passes every block, so norms and parameters are kept as plain functions and tensors, see layers/blocks.py.
+    A step runs every block, so norms and parameters are also held as plain functions and tensors, see layers/blocks.py.
     """
 
     def __init__(self, width: int, inner: int, norms: int, rate: float) -> None:
         super().__init__()
         self.rate = rate
         self.norms = nn.ModuleList(nn.LayerNorm(width, bias=False) for _ in range(norms))
-        self.normed = [_norm_function(norm) for norm in self.norms]
+        self.norm_functions = [_norm_function(norm) for norm in self.norms]
         self.widen, self.narrow = nn.Linear(width, inner, bias=False), nn.Linear(inner, width, bias=False)
-        self.feeding = [self.widen.weight, self.narrow.weight]
+        self.feedforward_weights = [self.widen.weight, self.narrow.weight]
 
-    def fed(self, stream_ND: Tensor) -> Tensor:
+    def feed_forward(self, stream_ND: Tensor) -> Tensor:
         """x + feedforward(norm x), ND."""
-        wide_XD, narrow_DX = self.feeding
-        return self.added(stream_ND, F.relu(F.linear(self.normed[-1](stream_ND), wide_XD)).square(), narrow_DX)
+        widen_FD, narrow_DF = self.feedforward_weights
+        inner_NF = F.relu(F.linear(self.norm_functions[-1](stream_ND), widen_FD)).square()
+        return self.add_projected(stream_ND, inner_NF, narrow_DF)
 
-    def added(self, stream_ND: Tensor, found_NX: Tensor, weight_DX: Tensor) -> Tensor:
-        """x + W found, ND."""
+    def add_projected(self, stream_ND: Tensor, inputs_NF: Tensor, weight_DF: Tensor) -> Tensor:
+        """x + dropout(W inputs), ND."""
         if not self.training or not self.rate:
-            return torch.addmm(stream_ND, found_NX, weight_DX.t())
-        return stream_ND + dropout(F.linear(found_NX, weight_DX), self.rate)
+            return torch.addmm(stream_ND, inputs_NF, weight_DF.t())
+        return stream_ND + dropout(F.linear(inputs_NF, weight_DF), self.rate)
 
 
 def _norm_function(norm: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -119,20 +123,21 @@ def _norm_function(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     return partial(torch.layer_norm, normalized_shape=tuple(norm.normalized_shape), weight=norm.weight, eps=norm.eps)
 
 
-class EncoderBlock(Part):
+class EncoderBlock(FeedforwardBlock):
     """x + slow attention(norm x), x + feedforward(norm x)."""
 
     def __init__(self, config: FatConfig) -> None:
         super().__init__(config.embedding, config.feedforward or 4 * config.embedding, 2, config.dropout)
         self.attention = SlowAttention(config.embedding, config.heads, dropout=config.attention_dropout)
 
-    def forward(self, stream_ND: Tensor, sight: Visibility) -> Tensor:
-        found_ND = self.attention(self.normed[0](stream_ND), sight)
-        return self.fed(self.added(stream_ND, found_ND, self.attention.project_out.weight))
+    def forward(self, stream_ND: Tensor, visible: Visibility) -> Tensor:
+        """The stream of all rows, and which positions see each other -> the stream after this block, ND."""
+        mixed_ND = self.attention(self.norm_functions[0](stream_ND), visible)
+        return self.feed_forward(self.add_projected(stream_ND, mixed_ND, self.attention.project_out.weight))
 
 
-class DecoderBlock(Part):
-    """x + linear attention(norm x), x + what the source says(norm x), x + feedforward(norm x)."""
+class DecoderBlock(FeedforwardBlock):
+    """x + linear attention(norm x), x + fast softmax(norm x, source), x + feedforward(norm x)."""
 
     def __init__(self, config: FatConfig) -> None:
         super().__init__(config.embedding, config.feedforward or 4 * config.embedding, 3, config.dropout)
@@ -144,23 +149,24 @@ class DecoderBlock(Part):
             buckets=config.buckets,
             distance=config.distance,
         )
-        self.asked = [self.history.project_in.weight, self.history.project_out.weight, self.source.project_out.weight]
+        history, source = self.history, self.source
+        self.projections = [history.project_in.weight, history.project_out.weight, source.project_out.weight]
 
-    def asking(self, stream_ND: Tensor, batch: int, past: LinearState | None) -> tuple[Tensor, LinearState]:
-        """x + linear attention(norm x), ND, and the past with these positions."""
-        history, (into_XD, out_DD, _) = self.history, self.asked
+    def attend_to_past(self, stream_ND: Tensor, batch: int, past: LinearState | None) -> tuple[Tensor, LinearState]:
+        """x + linear attention(norm x), ND, and the past with the new positions."""
+        history, (into_XD, out_DD, _) = self.history, self.projections
         decay_H = None if history.decay is None else history.decay()
-        projected_NX = F.linear(self.normed[0](stream_ND), into_XD)
-        found_ND, past = attend_linearly(projected_NX, batch, history.heads, past, decay_H)
-        return self.added(stream_ND, found_ND, out_DD), past
+        projected_NX = F.linear(self.norm_functions[0](stream_ND), into_XD)
+        mixed_ND, past = attend_linearly(projected_NX, batch, history.heads, past, decay_H)
+        return self.add_projected(stream_ND, mixed_ND, out_DD), past
 
     def forward(
         self, stream_ND: Tensor, batch: int, past: LinearState | None, memory: FastMemory, layer: int, before: int
     ) -> tuple[Tensor, LinearState]:
-        """stream_ND holds the positions of `batch` rows, `before` others having come in each -> the same after it."""
-        stream_ND, past = self.asking(stream_ND, batch, past)
-        found_ND = self.source(self.normed[1](stream_ND), memory, layer, before)
-        return self.fed(self.added(stream_ND, found_ND, self.asked[2])), past
+        """The positions of `batch` rows after the first `before` -> the stream after this block, ND, and the past."""
+        stream_ND, past = self.attend_to_past(stream_ND, batch, past)
+        mixed_ND = self.source(self.norm_functions[1](stream_ND), memory, layer, before)
+        return self.feed_forward(self.add_projected(stream_ND, mixed_ND, self.projections[2])), past
 
 
 @MODELS.register("fat", family="fat", task="translation")
@@ -170,23 +176,23 @@ class Fat(Translator):
     Config = FatConfig
     prefers = Preferences(optimizer="muon")
     config: FatConfig
-    table_CD: Tensor
-    source_counts: Tensor
+    table_CD: Tensor  # sinusoidal positions, (context, D)
+    source_counts: Tensor  # occurrences of each source token in the training text
 
     def __init__(self, config: FatConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output, config.embedding)
         check_heads(config.embedding, config.heads, "sinusoidal")
         self.window = config.context
-        read = vocabulary.source or vocabulary
-        self.source_eos = read.eos
+        self.source_eos = (vocabulary.source or vocabulary).eos
         self.register_buffer("source_counts", torch.tensor(vocabulary.read_counts, dtype=torch.int64))
-        self.register_buffer("table_CD", SIZE * sinusoidal_table(config.context, config.embedding), persistent=False)
-        for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in this order: same seed, same model
-            nn.init.normal_(table.weight, std=SIZE)
+        positions = EMBEDDING_STD * sinusoidal_table(config.context, config.embedding)
+        self.register_buffer("table_CD", positions, persistent=False)
+        for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in a fixed order, see Translator
+            nn.init.normal_(table.weight, std=EMBEDDING_STD)
         self.encoder = nn.ModuleList(EncoderBlock(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.decoder_layers))
-        self.norms = nn.ModuleList(nn.LayerNorm(config.embedding, bias=False) for _ in range(2))  # of either side
-        self.normed = [_norm_function(norm) for norm in self.norms]
+        self.norms = nn.ModuleList(nn.LayerNorm(config.embedding, bias=False) for _ in range(2))  # encoder, decoder
+        self.norm_functions = [_norm_function(norm) for norm in self.norms]
         initialise(self.encoder, config.encoder_layers)
         initialise(self.decoder, config.decoder_layers)
         for block in self.encoder:
@@ -195,58 +201,58 @@ class Fat(Translator):
 
     # The source
 
-    def rarity(self) -> float:
-        """Words of the source with fewer occurrences are left out now; 0: none."""
+    def skip_threshold(self) -> float:
+        """Source words with fewer occurrences are skipped in the current mode; 0: none are."""
         config = self.config
         if config.skip == "never" or (config.skip == "training" and not self.training):
             return 0.0
         return config.threshold_share * len(self.source_counts) if config.threshold is None else config.threshold
 
-    def kept(self, source: Source) -> Kept:
-        """What of a source is read: no padding, and no words that are too rare."""
-        kept_BS, rarity = source.mask_BS, self.rarity()
-        if rarity:
-            frequent_BS = self.source_counts[source.tokens_BS] >= rarity
+    def select_positions(self, source: Source) -> SourceSelection:
+        """The positions of a source that are read: neither padding nor rare words that are skipped."""
+        kept_BS, threshold = source.mask_BS, self.skip_threshold()
+        if threshold:
+            frequent_BS = self.source_counts[source.tokens_BS] >= threshold
             kept_BS = kept_BS & (frequent_BS | (source.tokens_BS == self.source_eos))
         B, S = kept_BS.shape
         if bool(kept_BS.all()):
-            return Kept(PackedRows(torch.full((B,), S, device=kept_BS.device), S, even=True), None, None)
+            return SourceSelection(PackedRows(torch.full((B,), S, device=kept_BS.device), S, even=True), None, None)
         rows, index_N = PackedRows.from_mask(kept_BS), kept_BS.flatten().nonzero().squeeze(1)
         first_BS = kept_BS[:, : rows.longest]
-        in_order = bool(first_BS.all()) if rows.real_BS is None else torch.equal(first_BS, rows.real_BS)
-        return Kept(rows, index_N, None if in_order else rows.pad((index_N % S)[:, None]).squeeze(2))
+        consecutive = bool(first_BS.all()) if rows.real_BS is None else torch.equal(first_BS, rows.real_BS)
+        return SourceSelection(rows, index_N, None if consecutive else rows.pad((index_N % S)[:, None]).squeeze(2))
 
-    def encode(self, source: Source, kept: Kept) -> Tensor:
-        """What the encoder makes of the positions that are kept, ND."""
+    def encode(self, source: Source, selection: SourceSelection) -> Tensor:
+        """The features of the selected positions, ND."""
         S = source.tokens_BS.shape[1]
-        self._check_room(S)
-        if kept.index_N is None:
+        self._check_length(S)
+        if selection.index_N is None:
             embedded_BSD = F.embedding(source.tokens_BS, self.source_embedding.weight)
             stream_ND = (embedded_BSD + self.table_CD[:S]).flatten(0, 1)
         else:
-            embedded_ND = F.embedding(source.tokens_BS.flatten()[kept.index_N], self.source_embedding.weight)
-            stream_ND = embedded_ND + self.table_CD[kept.index_N % S]
+            embedded_ND = F.embedding(source.tokens_BS.flatten()[selection.index_N], self.source_embedding.weight)
+            stream_ND = embedded_ND + self.table_CD[selection.index_N % S]
         stream_ND = drop(stream_ND, self.config.dropout, training=self.training)
-        sight = Visibility(kept.rows, self.config.direction, stream_ND)
+        visible = Visibility(selection.rows, self.config.direction, stream_ND)
         for block in self.encoder:
-            stream_ND = block(stream_ND, sight)
-        return self.normed[0](stream_ND)
+            stream_ND = block(stream_ND, visible)
+        return self.norm_functions[0](stream_ND)
 
-    def begin(self, source: Source, *, stepping: bool) -> Written:
-        kept = self.kept(source)
-        memory = self._memory(self.encode(source, kept), kept, source.tokens_BS.shape[1])
+    def begin(self, source: Source, *, stepping: bool) -> DecoderState:
+        selection = self.select_positions(source)
+        memory = self._make_memory(self.encode(source, selection), selection, source.tokens_BS.shape[1])
         past = [self._block(number).history.start(len(source.tokens_BS)) for number in range(len(self.decoder))]
-        return Written(memory, past if stepping else None, 0)
+        return DecoderState(memory, past if stepping else None, 0)
 
-    def _memory(self, encoded_ND: Tensor, kept: Kept, length: int) -> FastMemory:
-        rows, added_B11S = kept.rows, None
+    def _make_memory(self, encoded_ND: Tensor, selection: SourceSelection, length: int) -> FastMemory:
+        rows, bias_B11S = selection.rows, None
         if rows.real_BS is not None:
-            added_B11S = encoded_ND.new_zeros(rows.real_BS.shape).masked_fill_(~rows.real_BS, -torch.inf)[:, None, None]
+            bias_B11S = encoded_ND.new_zeros(rows.real_BS.shape).masked_fill_(~rows.real_BS, -torch.inf)[:, None, None]
         layers = [self._block(number).source for number in range(len(self.decoder))]
-        readings = [layer.read(encoded_ND, rows.pad, length) for layer in layers]
-        return FastMemory(readings, kept.places_BS, added_B11S)
+        memories = [layer.read(encoded_ND, rows.pad, length) for layer in layers]
+        return FastMemory(memories, selection.positions_BS, bias_B11S)
 
-    def _check_room(self, length: int) -> None:
+    def _check_length(self, length: int) -> None:
         if length > self.config.context:
             raise ConfigError(
                 f"got {length} tokens, but the model reads at most model.context = {self.config.context}; "
@@ -261,34 +267,35 @@ class Fat(Translator):
         return block
 
     def _embed(self, tokens_BT: Tensor, before: int) -> Tensor:
-        """Target tokens with their positions, ND."""
+        """Target tokens with the positions that follow the first `before` ones, ND."""
         end = before + tokens_BT.shape[1]
-        self._check_room(end)
+        self._check_length(end)
         embedded_BTD = F.embedding(tokens_BT, self.embedding.weight)
         stream_BTD = embedded_BTD + self.table_CD[before:end]
         return drop(stream_BTD, self.config.dropout, training=self.training).flatten(0, 1)
 
-    def read(self, state: Written, tokens_BT: Tensor) -> tuple[Tensor, Written]:
-        stream_ND, grown = self._embed(tokens_BT, state.length), []
+    def read(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+        stream_ND, after = self._embed(tokens_BT, state.length), []
         for number, block in enumerate(self.decoder):
             past = state.past[number] if state.past else None
             stream_ND, past = block(stream_ND, len(tokens_BT), past, state.memory, number, state.length)
-            grown.append(past)
-        hidden_BTD = self.normed[1](stream_ND).view(*tokens_BT.shape, -1)
-        return hidden_BTD, Written(state.memory, grown if state.past else None, state.length + tokens_BT.shape[1])
+            after.append(past)
+        hidden_BTD = self.norm_functions[1](stream_ND).view(*tokens_BT.shape, -1)
+        length = state.length + tokens_BT.shape[1]
+        return hidden_BTD, DecoderState(state.memory, after if state.past else None, length)
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
-        """The weights of the last layer, averaged over its heads, BTS; none on what was left out."""
-        kept, (B, T) = self.kept(source), tokens_BT.shape
+        """The attention weights of the last layer, averaged over its heads, BTS; 0 at skipped words."""
+        selection, (B, T) = self.select_positions(source), tokens_BT.shape
         S, last = source.tokens_BS.shape[1], len(self.decoder) - 1
-        memory = self._memory(self.encode(source, kept), kept, S)
-        stream_ND = self._embed(self.shifted(tokens_BT), 0)
+        memory = self._make_memory(self.encode(source, selection), selection, S)
+        stream_ND = self._embed(self.shift_right(tokens_BT), 0)
         for number in range(last):
             stream_ND, _ = self._block(number)(stream_ND, B, None, memory, number, 0)
         block = self._block(last)
-        asked_ND = block.normed[1](block.asking(stream_ND, B, None)[0])
-        weights_BTS = block.source.weights(asked_ND, memory, last, 0).mean(1)
-        if kept.places_BS is None:
+        query_ND = block.norm_functions[1](block.attend_to_past(stream_ND, B, None)[0])
+        weights_BTS = block.source.weights(query_ND, memory, last, 0).mean(1)
+        if selection.positions_BS is None:
             return F.pad(weights_BTS, (0, S - weights_BTS.shape[2]))
-        places_BTS = kept.places_BS[:, None].expand(-1, T, -1)
-        return weights_BTS.new_zeros(B, T, S).scatter_add_(2, places_BTS, weights_BTS)
+        positions_BTS = selection.positions_BS[:, None].expand(-1, T, -1)
+        return weights_BTS.new_zeros(B, T, S).scatter_add_(2, positions_BTS, weights_BTS)

@@ -1,7 +1,8 @@
-"""The feed-forward language model: the last N-1 embeddings side by side, hidden layers, skip connections.
+"""The feed-forward language model: the last n-1 embeddings side by side, hidden layers, skip connections.
 
-Bengio et al., "A Neural Probabilistic Language Model", 2003.
-Legend: B batch, T time, D width of an embedding, N order.
+    h = tanh(W [e_{t-n+1}; …; e_{t-1}] + b) + U [e_{t-n+1}; …; e_{t-1}]
+
+Bengio et al., "A Neural Probabilistic Language Model", 2003. X = (n-1)·D is the width of the embeddings side by side.
 """
 
 from __future__ import annotations
@@ -19,42 +20,42 @@ ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 
 
 class FeedforwardConfig(LanguageModelConfig):
-    """The shape of a feed-forward language model."""
+    """Options of a feed-forward language model."""
 
-    order: int = Field(5, ge=2, description="N: the next word is predicted from the last N-1")
-    hidden: int = Field(256, ge=1)
-    layers: int = Field(1, ge=1)
-    activation: Literal["tanh", "relu"] = "tanh"
-    skip: bool = Field(True, description="connect the embeddings to the last layer directly, and layer to layer")
+    order: int = Field(5, ge=2, description="n: the next token is predicted from the last n-1")
+    hidden: int = Field(256, ge=1, description="units of each hidden layer")
+    layers: int = Field(1, ge=1, description="number of hidden layers")
+    activation: Literal["tanh", "relu"] = Field("tanh", description="activation of the hidden layers")
+    skip: bool = Field(True, description="residual connections, and one from the embeddings to the last hidden layer")
 
 
 @language_model("feedforward", family="feedforward")
 class Feedforward(FeatureLayer):
-    """The last N-1 words through hidden layers."""
+    """Hidden layers over the last n-1 tokens."""
 
     Config = FeedforwardConfig
 
     def __init__(self, config: FeedforwardConfig, embedding: nn.Embedding) -> None:
         super().__init__(config, embedding)
-        self.seen, self.embedded, self.width = config.order - 1, config.embedding, config.hidden
-        joined = self.seen * config.embedding
-        self.first = nn.Linear(joined, config.hidden)
+        self.history, self.embedded, self.width = config.order - 1, config.embedding, config.hidden
+        joined_width = self.history * config.embedding
+        self.first = nn.Linear(joined_width, config.hidden)
         self.rest = nn.ModuleList(nn.Linear(config.hidden, config.hidden) for _ in range(config.layers - 1))
-        self.skip = nn.Linear(joined, config.hidden, bias=False) if config.skip else None
+        self.skip = nn.Linear(joined_width, config.hidden, bias=False) if config.skip else None
         self.activation, self.dropout = ACTIVATIONS[config.activation], config.dropout
 
     def start(self, batch: int) -> Tensor:
-        """Before the first word stand zero vectors -> (B, N-2, D)."""
-        return self.first.weight.new_zeros(batch, self.seen - 1, self.embedded)
+        """Zero vectors in place of the n-2 tokens before the next input -> BLD."""
+        return self.first.weight.new_zeros(batch, self.history - 1, self.embedded)
 
     def forward(self, embedded_BTD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        before = self.start(embedded_BTD.shape[0]) if state is None else state
-        padded_BTD = torch.cat([before, embedded_BTD], 1)
-        joined = padded_BTD.unfold(1, self.seen, 1).transpose(2, 3).flatten(2)  # (B, T, (N-1)D), oldest first
-        hidden_BTD = self.activation(self.first(joined))
+        before_BLD = self.start(embedded_BTD.shape[0]) if state is None else state
+        padded_BTD = torch.cat([before_BLD, embedded_BTD], 1)
+        joined_BTX = padded_BTD.unfold(1, self.history, 1).transpose(2, 3).flatten(2)  # oldest token first
+        hidden_BTU = self.activation(self.first(joined_BTX))
         for layer in self.rest:
-            further_BTD = self.activation(layer(drop(hidden_BTD, self.dropout, training=self.training)))
-            hidden_BTD = hidden_BTD + further_BTD if self.skip is not None else further_BTD
+            next_BTU = self.activation(layer(drop(hidden_BTU, self.dropout, training=self.training)))
+            hidden_BTU = hidden_BTU + next_BTU if self.skip is not None else next_BTU
         if self.skip is not None:
-            hidden_BTD = hidden_BTD + self.skip(joined)
-        return hidden_BTD, None if state is None else padded_BTD[:, padded_BTD.shape[1] - self.seen + 1 :]
+            hidden_BTU = hidden_BTU + self.skip(joined_BTX)
+        return hidden_BTU, None if state is None else padded_BTD[:, padded_BTD.shape[1] - self.history + 1 :]

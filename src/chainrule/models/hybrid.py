@@ -2,18 +2,18 @@
 
     p(y_t | y_<t, x) = (1-γ)·p_AR(y_t | y_<t, x) + γ·p_NAR(y_t | x)
 
-The autoregressive branch is a GRU with attention that is also told what of the source is allotted to the place it
-writes. The other branch predicts all places in one pass, given a length. In the mixture that length is always the one
-foretold from the source: the true one would tell where the target ends before it is written. The parts are in
-`hybrid_core.py`; the branch may also be one of slots and blanks, in `layers/slots.py`.
+The autoregressive branch is a GRU with attention, which also reads the part of the source that is allotted to the
+current position. The parallel branch predicts all positions in one pass, given a length, or with `nar = "ctc"` by CTC
+without a length (`layers/nonautoregressive/ctc.py`). In the mixture the length is always the predicted one: the true
+length would reveal where the target ends. The branches are in `hybrid_core.py`.
 
-One loss trains all of it: the cross-entropy of either branch by itself, and that of the length. As -log is convex,
-(1-γ) of the first and γ of the second bound the mixture's own loss from above, whatever γ will be. Where γ is learned,
-it learns from the mixture's exact loss, in which the branches are held fixed.
+The training loss is the sum of the cross-entropies of both branches and of the length. As -log is convex, (1-γ) times
+the first plus γ times the second is an upper bound of the loss of the mixture, for every γ. A learned γ is trained on
+the exact loss of the mixture, with the branches held constant.
 
-Gu et al., "Non-Autoregressive Neural Machine Translation", 2018; glancing and refining: `layers/parallel_branch.py`.
-Legend: B batch, A sources, R rows, W rows of each source, T target places, P places made ready, S source time, D width
-of an embedding, H hidden width, V vocabulary, K lengths tried.
+Gu et al., "Non-Autoregressive Neural Machine Translation", 2018. Glancing training and refinement are described in
+`layers/nonautoregressive/parallel_branch.py`. Lengths include `eos` in this file, except those that `predict_lengths`
+returns and `predict_parallel` takes.
 """
 
 from __future__ import annotations
@@ -30,16 +30,13 @@ from chainrule.layers.nonautoregressive.allocation import AllocationSource, Leng
 from chainrule.layers.nonautoregressive.ctc import CtcHead
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens
 from chainrule.layers.outputs.mixed import MixedOutput
-from chainrule.models.hybrid_core import (
-    Encoded,
-    HybridCore,
-    HybridOptions,
-    Plan,
-    Revealed,
-    Second,
-    Writing,
-    at_places,
-    tabled,
+from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions, add_table
+from chainrule.models.hybrid_state import (
+    DecoderMemory,
+    DecoderState,
+    EncodedSource,
+    ParallelPrediction,
+    slice_positions,
 )
 from chainrule.models.translator import PretrainedConfig, Translator
 from chainrule.registry import MODELS
@@ -47,17 +44,19 @@ from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary
 
 
 class HybridConfig(HybridOptions, PretrainedConfig):
-    """The shape of a hybrid translator."""
+    """Options of a hybrid translator."""
 
-    nar: Literal["positions", "ctc"] = Field("positions", description="places by a length foretold, or slots by source")
-    upsample: int = Field(2, ge=1, description="ctc: slots of each source word")
-    length_range: int = Field(20, ge=1, description="largest difference of source and target length that is foretold")
+    nar: Literal["positions", "ctc"] = Field(
+        "positions", description="parallel branch: positions of a predicted length, or CTC"
+    )
+    upsample: int = Field(2, ge=1, description="CTC: slots per source word")
+    length_range: int = Field(20, ge=1, description="largest predicted difference between source and target length")
     length_weight: float = Field(0.1, ge=0, description="weight of the loss of the length")
 
 
 @MODELS.register("hybrid", family="hybrid", task="translation", counterpart="hybrid-lm")
 class Hybrid(Translator):
-    """Two branches over one encoder: one writes word by word, one all at once."""
+    """An autoregressive and a parallel branch over one encoder."""
 
     Config = HybridConfig
     config: HybridConfig
@@ -70,148 +69,149 @@ class Hybrid(Translator):
         self.core = HybridCore(config, config.embedding, config.dropout)
         self.slots = CtcHead(config.hidden, config.embedding, config.upsample) if config.nar == "ctc" else None
         self.length = LengthPredictor(config.hidden, config.length_range) if config.nar == "positions" else None
-        _ = self.mixes  # refuses what does not go together
+        _ = self.mixes  # raises ConfigError for a CTC branch in a mixture
 
     @property
     def mixes(self) -> bool:
-        """Whether both branches make the distribution."""
+        """Whether both branches contribute to the distribution."""
         both = self.core.mixes(self.config.gamma)
         if both and self.config.nar == "ctc":
             raise ConfigError(
-                f"model.nar is ctc with {self.config.mixing} mixing and gamma {self.config.gamma}, but slots give no "
-                "distribution by place to mix in: set model.mixing=fixed and model.gamma=0, or model.nar=positions"
+                f"model.nar is ctc with {self.config.mixing} mixing and gamma {self.config.gamma}, but CTC gives no "
+                "distribution per position to mix: set model.mixing=fixed and model.gamma=0, or model.nar=positions"
             )
         return both
 
     @property
-    def _trains_apart(self) -> bool:
+    def _trains_separately(self) -> bool:
         return self.training and self.config.mixing == "fixed"
 
     # The source
 
-    def encode(self, source: Source) -> Encoded:
-        """Read a source: all that both branches need of it."""
+    def encode(self, source: Source) -> EncodedSource:
+        """What both branches need of a source."""
         return self.core.encode(self._drop(self.embed_source(source)), source.mask_BS)
 
-    def begin(self, source: Source, *, stepping: bool) -> Writing:
+    def begin(self, source: Source, *, stepping: bool) -> DecoderState:
         return self.begin_decoding(self.encode(source), stepping=stepping)
 
-    def begin_decoding(self, encoded: Encoded, *, stepping: bool, mixed: bool = True) -> Writing:
-        """The state before the first token of a target; `stepping`: with all that spares work at each step.
+    def begin_decoding(self, encoded: EncodedSource, *, stepping: bool, mixed: bool = True) -> DecoderState:
+        """The state before the first token of a target; `stepping`: prepared for many short calls.
 
-        Unless it is `mixed`, the first branch writes alone, whatever γ is.
+        `mixed` False: the autoregressive branch predicts alone, whatever γ is.
         """
-        aligned = self.core.align(encoded)
-        second = self._second(encoded, aligned) if mixed and self.mixes else None
-        if second is not None and stepping:
-            second = tabled(second, self.output)
-        plan = self.core.plan(encoded, aligned, second)
+        allocation = self.core.read_allocation(encoded)
+        parallel = self._predict_in_parallel(encoded, allocation) if mixed and self.mixes else None
+        if parallel is not None and stepping:
+            parallel = add_table(parallel, self.output)
+        memory = self.core.make_memory(encoded, allocation, parallel)
         if stepping:
-            plan = self._ready(plan, encoded.states_BSE.shape[1] + 8)
-        return Writing(plan, self.core.first(encoded), 0)
+            memory = self._prepare_positions(memory, encoded.states_BSE.shape[1] + 8)
+        return DecoderState(memory, self.core.first_hidden(encoded), 0)
 
-    def _ready(self, plan: Plan, places: int) -> Plan:
-        return self.core.ready(plan, places, self.config.allocation_threshold)
+    def _prepare_positions(self, memory: DecoderMemory, count: int) -> DecoderMemory:
+        return self.core.prepare_positions(memory, count, self.config.allocation_threshold)
 
-    # Writing word by word
+    # The autoregressive branch
 
-    def read(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Writing]:
-        """Append T target tokens to each prefix -> the features of both branches after each, and the longer state."""
-        features_RTD, _, after = self._look(state, tokens_BT)
-        return self.core.packed(features_RTD, after.memory, state.place), after
+    def read(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+        """Append T target tokens to each prefix -> the packed features of both branches, and the new state."""
+        features_RTD, _, after = self._read_with_weights(state, tokens_BT)
+        return self.core.pack_features(features_RTD, after.memory, state.position), after
 
-    def prefill(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Writing]:
-        features_RTD, _, after = self._look(state, tokens_BT)
-        return self.core.log_probs(self.output, features_RTD[:, -1:], after.memory, after.place - 1)[:, 0], after
+    def prefill(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+        features_RTD, _, after = self._read_with_weights(state, tokens_BT)
+        last_R1D, position = features_RTD[:, -1:], after.position - 1
+        return self.core.log_probs(self.output, last_R1D, after.memory, position)[:, 0], after
 
-    def extend(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Writing]:
-        features_RTD, _, after = self._look(state, tokens_BT)
-        return self.core.log_probs(self.output, features_RTD, after.memory, state.place), after
+    def extend(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+        features_RTD, _, after = self._read_with_weights(state, tokens_BT)
+        return self.core.log_probs(self.output, features_RTD, after.memory, state.position), after
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
-        return self._look(self.begin(source, stepping=False), self.shifted(tokens_BT))[1]
+        return self._read_with_weights(self.begin(source, stepping=False), self.shift_right(tokens_BT))[1]
 
-    def check(self, state: Writing, place: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
-        """Read T tokens from a position on, the same for all rows or one for each.
+    def check(self, state: DecoderState, position: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
+        """Read T tokens from a position on, which may differ by row.
 
-        Gives log p(. | prefix) after each RTV, and the recurrent states after each RTU.
+        Returns log p(. | prefix) after each, RTV, and the recurrent states after each, RTU.
         """
-        T, hidden_RH = tokens_RT.shape[1], state.hidden_RH
-        memory = self._ready(state.memory, (place if isinstance(place, int) else int(place.max())) + T)
-        joined_RTD = at_places(memory.joined_APD, memory.rows, place, T)
-        features_RTD, _, path_RTH = self.core.write(memory, hidden_RH, self.embedding(tokens_RT), joined_RTD)
-        return self.core.log_probs(self.output, features_RTD, memory, place), path_RTH
+        T, last = tokens_RT.shape[1], position if isinstance(position, int) else int(position.max())
+        memory = self._prepare_positions(state.memory, last + T)
+        joined_RTD = slice_positions(memory.joined_ALD, memory.rows, position, T)
+        features_RTD, _, path_RTU = self.core.decode(memory, state.hidden_RU, self.embedding(tokens_RT), joined_RTD)
+        return self.core.log_probs(self.output, features_RTD, memory, position), path_RTU
 
-    def advance(self, state: Writing, path_RTH: Tensor, last_R: list[int]) -> Writing:
+    def advance(self, state: DecoderState, path_RTU: Tensor, last_R: list[int]) -> DecoderState:
         """The state after the first last_R[r] + 1 tokens that `check` read in row r."""
         rows = len(last_R)
-        hidden_RH = path_RTH[:, last_R[0]] if rows == 1 else path_RTH[torch.arange(rows), last_R]
-        return state._replace(hidden_RH=hidden_RH)
+        hidden_RU = path_RTU[:, last_R[0]] if rows == 1 else path_RTU[torch.arange(rows), last_R]
+        return state._replace(hidden_RU=hidden_RU)
 
-    def target_log_probs(self, state: Writing, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
+    def target_log_probs(self, state: DecoderState, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
         """log p of each target after the state and the inputs up to it -> RT."""
-        packed_RTD, _ = self.read(state, inputs_RT)
-        return self.output.log_prob(packed_RTD.flatten(0, 1), targets_RT.flatten()).view_as(targets_RT)
+        packed_RTX, _ = self.read(state, inputs_RT)
+        return self.output.log_prob(packed_RTX.flatten(0, 1), targets_RT.flatten()).view_as(targets_RT)
 
-    def _look(self, state: Writing, tokens_BT: Tensor) -> tuple[Tensor, Tensor, Writing]:
-        """Append T target tokens -> the first branch's features RTD, where it looked RTS, and the longer state."""
-        memory, hidden_RH, place = state
-        end = place + tokens_BT.shape[1]
-        if end > memory.joined_APD.shape[1]:
-            memory = self._ready(memory, end if not place else 2 * end)
-        joined_RTD = at_places(memory.joined_APD, memory.rows, place, end - place)
+    def _read_with_weights(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, Tensor, DecoderState]:
+        """Append T target tokens -> the autoregressive features RTD, the attention weights RTS, and the new state."""
+        memory, hidden_RU, position = state
+        end = position + tokens_BT.shape[1]
+        if end > memory.joined_ALD.shape[1]:
+            memory = self._prepare_positions(memory, end if not position else 2 * end)
+        joined_RTD = slice_positions(memory.joined_ALD, memory.rows, position, end - position)
         embedded_BTD = self._drop(self.embedding(tokens_BT))
-        features_RTD, weights_RTS, path_RTH = self.core.write(memory, hidden_RH, embedded_BTD, joined_RTD)
-        return features_RTD, weights_RTS, Writing(memory, path_RTH[:, -1], end)
+        features_RTD, weights_RTS, path_RTU = self.core.decode(memory, hidden_RU, embedded_BTD, joined_RTD)
+        return features_RTD, weights_RTS, DecoderState(memory, path_RTU[:, -1], end)
 
-    # Writing all at once
+    # The parallel branch
 
-    def _second(self, encoded: Encoded, aligned: AllocationSource) -> Second:
-        """What the parallel branch says at the length foretold."""
+    def _predict_in_parallel(self, encoded: EncodedSource, allocation: AllocationSource) -> ParallelPrediction:
+        """The prediction of the parallel branch at the predicted length."""
         with torch.no_grad():
-            places_B = self.predict_lengths(encoded)[:, 0] + 1
-        return self.core.answered(encoded, aligned, places_B, self.config)
+            lengths_B = self.predict_lengths(encoded)[:, 0] + 1
+        return self.core.predict_in_parallel(encoded, allocation, lengths_B, self.config)
 
-    def predict_lengths(self, encoded: Encoded, count: int = 1) -> Tensor:
-        """The most probable lengths of the target, `eos` not counted, the best first -> BK."""
+    def predict_lengths(self, encoded: EncodedSource, count: int = 1) -> Tensor:
+        """The most probable lengths of the target, without `eos`, best first -> BK."""
         assert self.length is not None
-        scores_BL = self.length(encoded.states_BSE, encoded.mask_BS)
-        return self.length.best(scores_BL, encoded.tokens_B - 1, count)
+        scores_BC = self.length(encoded.states_BSE, encoded.mask_BS)
+        return self.length.best(scores_BC, encoded.tokens_B - 1, count)
 
     def predict_parallel(
-        self, encoded: Encoded, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None
+        self, encoded: EncodedSource, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None
     ) -> Tensor:
-        """log p, but for a constant a place, of all tokens at all places of rows of given lengths -> RTV.
+        """log p of all tokens at all positions of rows of given lengths, up to a constant per position -> RTV.
 
-        The R = A·W rows are those of A sources. `known` are tokens RT and which of them are revealed, bool RT, none of
-        them beyond its row. What stands beyond a row's length means nothing.
+        The R = A·W rows belong to A sources. `known` are tokens RT and a mask of the revealed ones, bool RT, which is
+        False beyond a row's length. The result is undefined there.
         """
         shown = None
         if known is not None:
             tokens_RT, shown_RT = (nn.functional.pad(part, (0, 1)) for part in known)
             shown = KnownTokens(self.embedding(tokens_RT), shown_RT)
-        aligned = self.core.align(encoded)
-        features_RTD = self.core.features_at_once(
-            encoded, aligned, lengths_R + 1, self.config.allocation_threshold, shown
+        allocation = self.core.read_allocation(encoded)
+        features_RTD = self.core.parallel_features(
+            encoded, allocation, lengths_R + 1, self.config.allocation_threshold, shown
         )[:, :-1]
         return self.output.scores(features_RTD.flatten(0, 1)).view(*features_RTD.shape[:2], self.output.size)
 
-    def decode_ctc(self, encoded: Encoded) -> list[list[int]] | None:
-        """The tokens that the slots of each source leave; None where the branch goes by lengths."""
+    def decode_ctc(self, encoded: EncodedSource) -> list[list[int]] | None:
+        """The tokens of each target by CTC; None: the branch predicts by length."""
         if self.slots is None:
             return None
         return self.slots.best(*self._slot_features(encoded), self.output.base)
 
-    def draft_scores(self, encoded: Encoded, state: Writing) -> tuple[Tensor, Tensor]:
-        """What one pass says for each source BTV, and its length B, looked up where the plan has it."""
-        second = state.memory.second
-        if second is not None and second.table_APV is not None:
-            return second.table_APV, second.places_A - 1
+    def draft_scores(self, encoded: EncodedSource, state: DecoderState) -> tuple[Tensor, Tensor]:
+        """The scores of one parallel pass for each source BTV, and its length B; from the state if it has them."""
+        parallel = state.memory.parallel
+        if parallel is not None and parallel.table_ALV is not None:
+            return parallel.table_ALV, parallel.lengths_A - 1
         lengths_B = self.predict_lengths(encoded)[:, 0]
         return self.predict_parallel(encoded, lengths_B), lengths_B
 
-    def _slot_features(self, encoded: Encoded) -> tuple[Tensor, Tensor]:
-        """Features of all slots BUD, and how many each source has B."""
+    def _slot_features(self, encoded: EncodedSource) -> tuple[Tensor, Tensor]:
+        """Features of all slots BQD, and the number of slots of each source B."""
         assert self.slots is not None
         branch, slots_B = self.core.parallel, encoded.tokens_B * self.slots.count
         memory = branch.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
@@ -220,44 +220,47 @@ class Hybrid(Translator):
     # Training
 
     def forward(self, batch: Batch, state: object = None) -> Outputs:
-        """Read source and inputs -> packed features; in training also what teaches the other branch and the length."""
+        """Read source and inputs -> packed features; in training also the losses that `_extra_loss` adds."""
         assert batch.source is not None
         encoded = self.encode(batch.source)
-        aligned = self.core.align(encoded)
-        # Each branch learns from a loss of its own: a γ that is given needs no mixture to be trained.
-        second = self._second(encoded, aligned) if self.mixes and not self._trains_apart else None
+        allocation = self.core.read_allocation(encoded)
+        # Each branch has its own loss, so a constant γ needs no mixture in training.
+        mixed = self.mixes and not self._trains_separately
+        parallel = self._predict_in_parallel(encoded, allocation) if mixed else None
         embedded_BTD = self._drop(self.embedding(batch.inputs_BT))
-        features_BTD, aligned_BTD, plan = self.core.read(
-            encoded, aligned, second, embedded_BTD, self.config.allocation_threshold
+        features_BTD, aligned_BTD, memory = self.core.decode_from_start(
+            encoded, allocation, parallel, embedded_BTD, self.config.allocation_threshold
         )
-        extra = self._extra(batch, encoded, aligned_BTD, features_BTD, plan) if self.training else None
-        return Outputs(self.core.packed(features_BTD, plan, 0), None, extra)
+        extra = self._extra_loss(batch, encoded, aligned_BTD, features_BTD, memory) if self.training else None
+        return Outputs(self.core.pack_features(features_BTD, memory, 0), None, extra)
 
-    def _extra(
-        self, batch: Batch, encoded: Encoded, aligned_BTD: Tensor, features_BTD: Tensor, plan: Plan
+    def _extra_loss(
+        self, batch: Batch, encoded: EncodedSource, aligned_BTD: Tensor, features_BTD: Tensor, memory: DecoderMemory
     ) -> Tensor | None:
-        """The loss of the parallel branch, of the length and of the gate, as a sum."""
+        """The losses of the parallel branch, the length and the gate, added; None: there are none."""
         targets_BT, config = batch.targets_BT, self.config
-        held_BT = torch.ones_like(targets_BT, dtype=torch.bool) if batch.weights_BT is None else batch.weights_BT > 0
-        places_B = held_BT.sum(1)
+        real_BT = torch.ones_like(targets_BT, dtype=torch.bool) if batch.weights_BT is None else batch.weights_BT > 0
+        lengths_B = real_BT.sum(1)
         parts = []
         if config.nar_weight:
-            parts.append(config.nar_weight * self._parallel_loss(encoded, aligned_BTD, targets_BT, held_BT))
+            parts.append(config.nar_weight * self._parallel_loss(encoded, aligned_BTD, targets_BT, real_BT))
         if config.length_weight and self.length is not None:
-            scores_BL = self.length(encoded.states_BSE, encoded.mask_BS)
-            parts.append(config.length_weight * self.length.loss(scores_BL, encoded.tokens_B - 1, places_B - 1))
+            scores_BC = self.length(encoded.states_BSE, encoded.mask_BS)
+            parts.append(config.length_weight * self.length.loss(scores_BC, encoded.tokens_B - 1, lengths_B - 1))
         if config.mixing != "fixed":
-            parts.append(self.core.gate_loss(self.output, features_BTD, plan, targets_BT, held_BT))
+            parts.append(self.core.gate_loss(self.output, features_BTD, memory, targets_BT, real_BT))
         return torch.stack(parts).sum() if parts else None
 
-    def _parallel_loss(self, encoded: Encoded, aligned_BTD: Tensor, targets_BT: Tensor, held_BT: Tensor) -> Tensor:
-        """The loss of the other branch: of its slots, or of its places at the true length."""
+    def _parallel_loss(
+        self, encoded: EncodedSource, aligned_BTD: Tensor, targets_BT: Tensor, real_BT: Tensor
+    ) -> Tensor:
+        """The loss of the parallel branch: by CTC, or of its positions at the true length."""
         if self.slots is None:
-            revealed = Revealed(self.embedding, self.config.glancing)
+            glancing = Glancing(self.embedding, self.config.glancing)
             return self.core.parallel_loss(
-                self.output, encoded, aligned_BTD, held_BT.sum(1), targets_BT, held_BT, revealed
+                self.output, encoded, aligned_BTD, real_BT.sum(1), targets_BT, real_BT, glancing
             )
-        return self.slots.loss(*self._slot_features(encoded), self.output.base, targets_BT, held_BT.sum(1) - 1)
+        return self.slots.loss(*self._slot_features(encoded), self.output.base, targets_BT, real_BT.sum(1) - 1)
 
     def _drop(self, inputs: Tensor) -> Tensor:
         return drop(inputs, self.config.dropout, training=self.training)

@@ -1,120 +1,68 @@
-"""What the hybrid translator and the hybrid language model share: encoder, allocation, and the two branches.
+"""What the hybrid translator and the hybrid language model share: encoder, allocation, two branches and their mixture.
 
-    encoded = BiGRU(features)                        aligned_t = Σ_s A_ts v_s        (layers/allocation.py)
-    autoregressive    h_t = GRU(h_{t-1}, y_{t-1}),   a_t = attention(h_t),   f_t = W [a_t; aligned_t] + b
-    in parallel       n_t = U [attention(BiLSTM(aligned)_t); aligned_t] + c          (layers/parallel_branch.py)
-    p(y_t) = (1-γ)·softmax(V f_t) + γ·softmax(V n_t)                                 (layers/mixed_output.py)
+    encoder           e = BiGRU(x)        aligned_t = Σ_s A_ts v_s
+    autoregressive    h_t = GRU(h_{t-1}, y_{t-1})        f_t = W [attention(h_t, e); aligned_t] + b
+    parallel          n_t = U [attention(BiLSTM(aligned)_t, e); aligned_t] + c
+    mixture           p(y_t) = (1-γ)·softmax(V f_t) + γ·softmax(V n_t)
 
-Legend: B batch, A sources, R rows of the decoder, W rows of each source, T target places, P places made ready, S source
-time, D width of an embedding, H hidden width, E width of the encoder's states, V vocabulary.
+The allocation A and the parallel branch are in `layers/nonautoregressive/`, the mixture in `layers/outputs/mixed.py`.
+The records that pass between the parts are in `hybrid_state.py`. Lengths of targets include `eos`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from chainrule.layers.attention.source import SourceAttention, SourceStates
-from chainrule.layers.attention.source_memory import regroup
+from chainrule.layers.attention.source import SourceAttention
 from chainrule.layers.dropout import drop
 from chainrule.layers.nonautoregressive.allocation import Allocation, AllocationSource
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens, ParallelBranch, choose_revealed
 from chainrule.layers.outputs.mixed import NEVER, MixedOutput, log_odds, mix, pack
 from chainrule.layers.recurrent.stack import Bidirectional, Recurrence
-
-LIVE: dict[str, JsonValue] = {"live": True}  # may be set anew for a trained model
+from chainrule.models.hybrid_state import DecoderMemory, EncodedSource, ParallelPrediction, slice_positions
+from chainrule.models.options import LIVE
 
 TABLE_ENTRIES = 2**24
-"""Up to so many entries, log p of the parallel branch is kept for all places and tokens: a step only looks it up."""
+"""Largest table of log p by the parallel branch, positions times tokens, that is computed before the first step."""
 
 
 class HybridOptions(BaseModel):
-    """The shape of a hybrid, and how its branches are mixed."""
+    """Options of the branches of a hybrid and of their mixture."""
 
-    hidden: int = Field(512, ge=2, multiple_of=2, description="width of each layer's state, half of it a direction's")
-    cell: Literal["gru", "lstm"] = Field("gru", description="of the encoder")
-    encoder_layers: int = Field(1, ge=1)
-    nar_layers: int = Field(1, ge=1, description="layers of the branch that predicts all places at once")
-    score: Literal["dot", "general", "additive"] = Field("general", description="how states are compared")
+    hidden: int = Field(512, ge=2, multiple_of=2, description="units of each layer; each encoder direction has half")
+    cell: Literal["gru", "lstm"] = Field("gru", description="recurrent cell of the encoder")
+    encoder_layers: int = Field(1, ge=1, description="number of encoder layers")
+    nar_layers: int = Field(1, ge=1, description="number of layers of the parallel branch")
+    score: Literal["dot", "general", "additive"] = Field("general", description="attention score")
     allocation_threshold: float = Field(
-        0.01, ge=0, lt=1, description="source words of less weight take no part in a place", json_schema_extra=LIVE
+        0.01,
+        ge=0,
+        lt=1,
+        description="source words with a smaller weight at a target position are ignored there",
+        json_schema_extra=LIVE,
     )
-    mixing: Literal["fixed", "learned", "gated"] = Field("fixed", description="whether γ is given, learned, or by step")
+    mixing: Literal["fixed", "learned", "gated"] = Field(
+        "fixed", description="γ is a constant (fixed), a learned constant (learned), or depends on the step (gated)"
+    )
     gamma: float = Field(
         0.1,
         ge=0,
         le=1,
-        description="γ, share of the parallel branch; where it is learned: at first",
+        description="γ, the weight of the parallel branch; its initial value if it is learned",
         json_schema_extra=LIVE,
     )
     nar_weight: float = Field(1.0, ge=0, description="weight of the parallel branch's loss; 0: it is not trained")
-    glancing: float = Field(0.5, ge=0, le=1, description="share of the wrong places whose tokens training reveals")
+    glancing: float = Field(0.5, ge=0, le=1, description="share of the wrong tokens that training reveals")
 
 
-class Encoded(NamedTuple):
-    """A source as the encoder has it."""
-
-    states_BSE: Tensor
-    mask_BS: Tensor | None  # None: nothing is padding
-    bias_B1S: Tensor | None  # -inf at padding
-    last_BE: Tensor
-    tokens_B: Tensor  # how many each source has
-
-
-class Second(NamedTuple):
-    """What the parallel branch says of the first P places of each source."""
-
-    features_APD: Tensor
-    odds_AP: Tensor  # log γ/(1-γ), but for what a gate adds by step; NEVER beyond a row's places
-    places_A: Tensor  # how many each source has
-    table_APV: Tensor | None  # log p of all tokens, where that is no large table
-
-
-class Plan(SourceStates):
-    """All that is made of A sources for W rows each: what the decoder attends to, and what it is told of each place."""
-
-    __slots__ = ("aligned", "joined_APD", "second")
-
-    def __init__(
-        self, memory: SourceStates, aligned: AllocationSource, joined_APD: Tensor, second: Second | None, rows: int = 1
-    ) -> None:
-        super().__init__(memory.keys_ASX, memory.values_ASU, memory.bias_A1S, rows)
-        self.aligned, self.joined_APD, self.second = aligned, joined_APD, second
-
-    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Plan:
-        """What `change` does to rows is done to the rows' sources; those that no row needs any more are left out."""
-        source_A, rows = regroup(change, len(self.keys_ASX), self.rows, self.keys_ASX.device)
-        if source_A is None:
-            return Plan(self, self.aligned, self.joined_APD, self.second, rows)
-
-        def chosen(part: Tensor) -> Tensor:
-            return part.index_select(0, source_A)
-
-        bias_A1S = None if self.bias_A1S is None else chosen(self.bias_A1S)
-        memory = SourceStates(chosen(self.keys_ASX), chosen(self.values_ASU), bias_A1S)
-        aligned = AllocationSource(chosen(self.aligned.keys_BSD), chosen(self.aligned.values_BSD), bias_A1S)
-        second = None
-        if self.second is not None:
-            second = Second(*(None if part is None else chosen(part) for part in self.second))  # type: ignore[arg-type]
-        return Plan(memory, aligned, chosen(self.joined_APD), second, rows)
-
-
-class Writing(NamedTuple):
-    """What the decoder remembers: its source with all that was made of it, the GRU's state, and the place to write."""
-
-    memory: Plan
-    hidden_RH: Tensor
-    place: int
-
-
-class Revealed(NamedTuple):
-    """How tokens are revealed in training: their vectors, and the share of the wrong places at which they are."""
+class Glancing(NamedTuple):
+    """Glancing training: the embedding of revealed tokens, and the share of wrong tokens to reveal."""
 
     embedding: nn.Embedding
     share: float
@@ -124,7 +72,7 @@ class HybridCore(nn.Module):
     """Encoder, allocation, both branches and the gate between them."""
 
     def __init__(self, options: HybridOptions, width: int, dropout: float) -> None:
-        """`width` is that of the embeddings, and of the features that the output layer gets."""
+        """`width` is the width of the embeddings, and of the features for the output layer."""
         super().__init__()
         self.width, self.dropout, self.mixing, hidden = width, dropout, options.mixing, options.hidden
         self.encoder = Bidirectional(options.cell, width, hidden // 2, options.encoder_layers, dropout)
@@ -135,186 +83,199 @@ class HybridCore(nn.Module):
         self.join = nn.Linear(hidden, width, bias=False)
         self.join_aligned = nn.Linear(width, width)
         self.parallel = ParallelBranch(hidden, width, hidden, options.nar_layers, dropout, options.score)
-        self._gate(options, width)
+        self._make_gate(options, width)
 
-    def _gate(self, options: HybridOptions, width: int) -> None:
-        first = torch.tensor(log_odds(min(max(options.gamma, 0.01), 0.99)))
+    def _make_gate(self, options: HybridOptions, width: int) -> None:
+        initial = torch.tensor(log_odds(min(max(options.gamma, 0.01), 0.99)))
         if self.mixing != "fixed":
-            self.log_odds = nn.Parameter(first)
+            self.log_odds = nn.Parameter(initial)
         if self.mixing == "gated":
             self.gate_first = nn.Linear(width, 1, bias=False)
             self.gate_second = nn.Linear(width, 1, bias=False)
 
     def mixes(self, gamma: float) -> bool:
-        """Whether both branches make the distribution, for a γ that is given."""
+        """Whether both branches contribute to the distribution; `gamma` is the constant γ."""
         return self.mixing != "fixed" or gamma > 0
 
     # The source
 
-    def encode(self, features_BSD: Tensor, mask_BS: Tensor) -> Encoded:
-        """Features of sources and what of them is no padding -> what both branches begin with."""
+    def encode(self, features_BSD: Tensor, mask_BS: Tensor) -> EncodedSource:
+        """Encode the features of sources; the mask is False at padding."""
         with torch.autocast(features_BSD.device.type, enabled=False):
             return self._encode(features_BSD.float() if features_BSD.dtype.itemsize < 4 else features_BSD, mask_BS)
 
-    def _encode(self, features_BSD: Tensor, mask_BS: Tensor) -> Encoded:
+    def _encode(self, features_BSD: Tensor, mask_BS: Tensor) -> EncodedSource:
         tokens_B = mask_BS.sum(1)
         if bool(mask_BS.all()):
             states_BSE, layers = self.encoder(features_BSD)
-            return Encoded(states_BSE, None, None, layers[-1][0], tokens_B)
+            return EncodedSource(states_BSE, None, None, layers[-1][0], tokens_B)
         states_BSE, layers = self.encoder(features_BSD, tokens_B)
         bias_BS = states_BSE.new_zeros(mask_BS.shape).masked_fill_(~mask_BS, -torch.inf)
-        return Encoded(states_BSE, mask_BS, bias_BS.unsqueeze(1), layers[-1][0], tokens_B)
+        return EncodedSource(states_BSE, mask_BS, bias_BS.unsqueeze(1), layers[-1][0], tokens_B)
 
-    def align(self, encoded: Encoded) -> AllocationSource:
-        """What the allocation needs of a source."""
+    def read_allocation(self, encoded: EncodedSource) -> AllocationSource:
+        """Keys and values of a source for the allocation."""
         return self.allocation.read(encoded.states_BSE, encoded.bias_B1S)
 
     # The autoregressive branch
 
-    def plan(self, encoded: Encoded, aligned: AllocationSource, second: Second | None) -> Plan:
-        """A source as the decoder needs it; no place is made ready yet."""
-        memory = self.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
-        return Plan(memory, aligned, aligned.values_BSD[:, :0], second)
+    def make_memory(
+        self, encoded: EncodedSource, allocation: AllocationSource, parallel: ParallelPrediction | None
+    ) -> DecoderMemory:
+        """The memory of the decoder; no positions are prepared yet."""
+        states = self.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
+        return DecoderMemory(states, allocation, allocation.values_BSD[:, :0], parallel)
 
-    def first(self, encoded: Encoded) -> Tensor:
-        """The decoder's state before the first token -> BH."""
-        first_BH: Tensor = self.first_state(encoded.last_BE).tanh()
-        return first_BH
+    def first_hidden(self, encoded: EncodedSource) -> Tensor:
+        """The decoder's state before the first token -> BU."""
+        hidden_BU: Tensor = self.first_state(encoded.last_BE).tanh()
+        return hidden_BU
 
-    def ready(self, plan: Plan, places: int, threshold: float) -> Plan:
-        """The plan with at least so many places made ready."""
-        have = plan.joined_APD.shape[1]
-        if places <= have:
-            return plan
-        joined_ATD = self.join_aligned(self.allocation(plan.aligned, have, places - have, threshold))
-        joined_APD = torch.cat([plan.joined_APD, joined_ATD], 1) if have else joined_ATD
-        return Plan(plan, plan.aligned, joined_APD, plan.second, plan.rows)
+    def prepare_positions(self, memory: DecoderMemory, count: int, threshold: float) -> DecoderMemory:
+        """The memory with at least the first `count` positions prepared."""
+        prepared = memory.joined_ALD.shape[1]
+        if count <= prepared:
+            return memory
+        joined_ALD = self.join_aligned(self.allocation(memory.allocation, prepared, count - prepared, threshold))
+        if prepared:
+            joined_ALD = torch.cat([memory.joined_ALD, joined_ALD], 1)
+        return DecoderMemory(memory, memory.allocation, joined_ALD, memory.parallel, memory.rows)
 
-    def write(
-        self, plan: Plan, hidden_RH: Tensor, embedded_RTD: Tensor, joined_RTD: Tensor
+    def decode(
+        self, memory: DecoderMemory, hidden_RU: Tensor, embedded_RTD: Tensor, joined_RTD: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Read T tokens after each state -> features RTD, where each step looked RTS, the states after each RTH."""
-        # The recurrence needs the whole precision, and so do the states that pass between it and the attention.
+        """Read T tokens after each state -> features RTD, attention weights RTS, and the state after each token, RTU."""
+        # The recurrence needs full precision, and so do the states that pass between it and the attention.
         with torch.autocast(embedded_RTD.device.type, enabled=False):
-            path_RTH, _ = self.decoder(embedded_RTD, [(hidden_RH,)])
-            vector_RTH, weights_RTS = self.attend(path_RTH, plan)
-            return self.join(self._drop(vector_RTH)) + joined_RTD, weights_RTS, path_RTH
+            path_RTU, _ = self.decoder(embedded_RTD, [(hidden_RU,)])
+            vector_RTU, weights_RTS = self.attend(path_RTU, memory)
+            return self.join(self._drop(vector_RTU)) + joined_RTD, weights_RTS, path_RTU
 
-    def read(
-        self, encoded: Encoded, aligned: AllocationSource, second: Second | None, embedded_BTD: Tensor, threshold: float
-    ) -> tuple[Tensor, Tensor, Plan]:
-        """Read T tokens after each source -> features BTD, what is allotted to the T places BTD, and the plan."""
-        aligned_BTD = self.allocation(aligned, 0, embedded_BTD.shape[1], threshold)
-        plan = self.plan(encoded, aligned, second)
-        features_BTD, _, _ = self.write(plan, self.first(encoded), embedded_BTD, self.join_aligned(aligned_BTD))
-        return features_BTD, aligned_BTD, plan
+    def decode_from_start(
+        self,
+        encoded: EncodedSource,
+        allocation: AllocationSource,
+        parallel: ParallelPrediction | None,
+        embedded_BTD: Tensor,
+        threshold: float,
+    ) -> tuple[Tensor, Tensor, DecoderMemory]:
+        """Read the first T tokens of each target -> features BTD, the aligned features BTD, and the memory."""
+        aligned_BTD = self.allocation(allocation, 0, embedded_BTD.shape[1], threshold)
+        memory, hidden_BU = self.make_memory(encoded, allocation, parallel), self.first_hidden(encoded)
+        features_BTD, _, _ = self.decode(memory, hidden_BU, embedded_BTD, self.join_aligned(aligned_BTD))
+        return features_BTD, aligned_BTD, memory
 
     # The parallel branch
 
-    def parallel_inputs(self, aligned_BTD: Tensor, places_B: Tensor) -> Tensor:
-        """What is known of each place beside tokens -> BTD."""
-        return self.parallel.inputs(aligned_BTD, places_B, self.allocation.sinusoids)
-
-    def features_at_once(
+    def parallel_features(
         self,
-        encoded: Encoded,
-        aligned: AllocationSource,
-        places_R: Tensor,
+        encoded: EncodedSource,
+        allocation: AllocationSource,
+        lengths_R: Tensor,
         threshold: float,
         known: KnownTokens | None = None,
     ) -> Tensor:
-        """Features of all places of R = A·W rows, so many each -> RTD."""
-        shortest, T = (int(bound) for bound in places_R.aminmax())
-        rows = len(places_R) // len(encoded.states_BSE)
-        aligned_RTD = self.allocation(aligned, 0, T, threshold)
+        """Features of all positions of R = A·W targets of given lengths -> RTD."""
+        shortest, T = (int(bound) for bound in lengths_R.aminmax())
+        rows = len(lengths_R) // len(encoded.states_BSE)
+        aligned_RTD = self.allocation(allocation, 0, T, threshold)
         if rows > 1:
             aligned_RTD = aligned_RTD.repeat_interleave(rows, 0)
-        memory = self.parallel.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
-        inputs_RTD = self.parallel_inputs(aligned_RTD, places_R)
-        features_RTD: Tensor = self.parallel(inputs_RTD, memory, None if shortest == T else places_R, known)
+        states = self.parallel.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
+        inputs_RTD = self._parallel_inputs(aligned_RTD, lengths_R)
+        features_RTD: Tensor = self.parallel(inputs_RTD, states, None if shortest == T else lengths_R, known)
         return features_RTD
+
+    def _parallel_inputs(self, aligned_BTD: Tensor, lengths_B: Tensor) -> Tensor:
+        """The inputs of the parallel branch without tokens -> BTD."""
+        return self.parallel.inputs(aligned_BTD, lengths_B, self.allocation.sinusoids)
 
     def parallel_loss(
         self,
         output: MixedOutput,
-        encoded: Encoded,
+        encoded: EncodedSource,
         aligned_BTD: Tensor,
-        places_B: Tensor,
+        lengths_B: Tensor,
         targets_BT: Tensor,
-        held_BT: Tensor,
-        revealed: Revealed,
+        real_BT: Tensor,
+        glancing: Glancing,
     ) -> Tensor:
-        """The loss of the parallel branch in rows of so many places, at those that are held, some being revealed."""
-        memory = self.parallel.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
-        inputs_BTD = self.parallel_inputs(aligned_BTD, places_B)
-        known, asked_BT = None, held_BT
-        if revealed.share:
+        """The loss of the parallel branch on targets of given lengths, summed; `real_BT` is False at padding."""
+        states = self.parallel.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
+        inputs_BTD = self._parallel_inputs(aligned_BTD, lengths_B)
+        known, hidden_BT = None, real_BT
+        if glancing.share:
             with torch.no_grad():
-                features_BTD = self.parallel(inputs_BTD, memory, places_B)
-                wrong_BT = torch.zeros_like(held_BT)
-                wrong_BT[held_BT] = output.scores(features_BTD[held_BT]).argmax(1) != targets_BT[held_BT]
-                shown_BT = choose_revealed(wrong_BT, held_BT, revealed.share)
-            known, asked_BT = KnownTokens(revealed.embedding(targets_BT), shown_BT), held_BT & ~shown_BT
-        features_MD = self.parallel(inputs_BTD, memory, places_B, known)[asked_BT]
-        # As if all places had been asked for, so that the weight of this loss does not depend on how many were shown.
-        scale = int(held_BT.sum()) / max(1, len(features_MD))
-        return scale * output.base.loss(features_MD, targets_BT[asked_BT])
+                features_BTD = self.parallel(inputs_BTD, states, lengths_B)
+                wrong_BT = torch.zeros_like(real_BT)
+                wrong_BT[real_BT] = output.scores(features_BTD[real_BT]).argmax(1) != targets_BT[real_BT]
+                shown_BT = choose_revealed(wrong_BT, real_BT, glancing.share)
+            known, hidden_BT = KnownTokens(glancing.embedding(targets_BT), shown_BT), real_BT & ~shown_BT
+        features_MD = self.parallel(inputs_BTD, states, lengths_B, known)[hidden_BT]
+        # Scaled to all positions, so that the weight of this loss does not depend on the number of revealed tokens.
+        scale = int(real_BT.sum()) / max(1, len(features_MD))
+        return scale * output.base.loss(features_MD, targets_BT[hidden_BT])
 
     # The mixture
 
-    def answered(self, encoded: Encoded, aligned: AllocationSource, places_B: Tensor, options: HybridOptions) -> Second:
-        """What the parallel branch says of rows of so many places, with its share in the mixture.
+    def predict_in_parallel(
+        self, encoded: EncodedSource, allocation: AllocationSource, lengths_B: Tensor, options: HybridOptions
+    ) -> ParallelPrediction:
+        """The prediction of the parallel branch for targets of given lengths, with its weight in the mixture.
 
-        In training too it only answers: what it learns from is a loss of its own.
+        No gradient flows through it in training: the branch has its own loss.
         """
         with torch.no_grad() if self.training else contextlib.nullcontext():
-            features_BPD = self.features_at_once(encoded, aligned, places_B, options.allocation_threshold)
-        return self.second(features_BPD, places_B, options.gamma)
+            features_BLD = self.parallel_features(encoded, allocation, lengths_B, options.allocation_threshold)
+        return self._weight_prediction(features_BLD, lengths_B, options.gamma)
 
-    def second(self, features_BPD: Tensor, places_B: Tensor, gamma: float) -> Second:
-        """Features of rows of so many places with their share in the mixture.
+    def _weight_prediction(self, features_BLD: Tensor, lengths_B: Tensor, gamma: float) -> ParallelPrediction:
+        """Features of targets of given lengths with their weight in the mixture.
 
-        One place more than any row has stands for all beyond.
+        One position is added, which stands for all positions beyond the length.
         """
         if self.mixing == "gated":
-            odds_BP = self.gate_second(features_BPD).squeeze(2) + self.log_odds
+            odds_BL = self.gate_second(features_BLD).squeeze(2) + self.log_odds
         else:
-            odds = self.log_odds if self.mixing == "learned" else features_BPD.new_tensor(log_odds(gamma))
-            odds_BP = odds.expand(features_BPD.shape[:2])
-        beyond_BP = torch.arange(features_BPD.shape[1], device=places_B.device) >= places_B[:, None]
-        odds_BP = functional.pad(odds_BP.masked_fill(beyond_BP, NEVER), (0, 1), value=NEVER)
-        return Second(functional.pad(features_BPD, (0, 0, 0, 1)), odds_BP, places_B, None)
+            odds = self.log_odds if self.mixing == "learned" else features_BLD.new_tensor(log_odds(gamma))
+            odds_BL = odds.expand(features_BLD.shape[:2])
+        beyond_BL = torch.arange(features_BLD.shape[1], device=lengths_B.device) >= lengths_B[:, None]
+        odds_BL = functional.pad(odds_BL.masked_fill(beyond_BL, NEVER), (0, 1), value=NEVER)
+        return ParallelPrediction(functional.pad(features_BLD, (0, 0, 0, 1)), odds_BL, lengths_B, None)
 
-    def odds(self, features_RTD: Tensor, odds_RT: Tensor) -> Tensor:
-        """The log-odds of the parallel branch given the features of the other -> RT."""
+    def _complete_odds(self, features_RTD: Tensor, odds_RT: Tensor) -> Tensor:
+        """The log-odds of the parallel branch, with the part of the gate that depends on the other branch -> RT."""
         return odds_RT + self.gate_first(features_RTD).squeeze(2) if self.mixing == "gated" else odds_RT
 
-    def packed(self, features_RTD: Tensor, plan: Plan, place: int | Tensor) -> Tensor:
-        """Features of both branches for the output layer, from a place on, of all rows or of each its own."""
-        if plan.second is None:
+    def pack_features(self, features_RTD: Tensor, memory: DecoderMemory, position: int | Tensor) -> Tensor:
+        """Features of both branches for the output layer, from a position on, which may differ by row."""
+        if memory.parallel is None:
             return features_RTD
         T = features_RTD.shape[1]
-        second_RTD, odds_RT = (at_places(part, plan.rows, place, T) for part in plan.second[:2])
-        return pack(features_RTD, second_RTD, self.odds(features_RTD, odds_RT))
+        second_RTD, odds_RT = (slice_positions(part, memory.rows, position, T) for part in memory.parallel[:2])
+        return pack(features_RTD, second_RTD, self._complete_odds(features_RTD, odds_RT))
 
-    def log_probs(self, output: MixedOutput, features_RTD: Tensor, plan: Plan, place: int | Tensor) -> Tensor:
-        """log p(. | prefix) by both branches from the features of the first -> RTV."""
-        (R, T, _), second = features_RTD.shape, plan.second
-        if second is None or second.table_APV is None:
-            packed_RTD = self.packed(features_RTD, plan, place)
-            return output.log_probs(packed_RTD.flatten(0, 1)).view(R, T, -1)
+    def log_probs(
+        self, output: MixedOutput, features_RTD: Tensor, memory: DecoderMemory, position: int | Tensor
+    ) -> Tensor:
+        """log p(. | prefix) of the mixture, from the features of the autoregressive branch -> RTV."""
+        (R, T, _), parallel = features_RTD.shape, memory.parallel
+        if parallel is None or parallel.table_ALV is None:
+            packed_RTX = self.pack_features(features_RTD, memory, position)
+            return output.log_probs(packed_RTX.flatten(0, 1)).view(R, T, -1)
         first_RTV = output.base.log_probs(features_RTD.flatten(0, 1)).view(R, T, -1)
-        odds_RT, table_RTV = (at_places(part, plan.rows, place, T) for part in (second.odds_AP, second.table_APV))
-        return mix(first_RTV, table_RTV, self.odds(features_RTD, odds_RT).unsqueeze(2))
+        parts = (parallel.odds_AL, parallel.table_ALV)
+        odds_RT, table_RTV = (slice_positions(part, memory.rows, position, T) for part in parts)
+        return mix(first_RTV, table_RTV, self._complete_odds(features_RTD, odds_RT).unsqueeze(2))
 
     def gate_loss(
-        self, output: MixedOutput, features_BTD: Tensor, plan: Plan, targets_BT: Tensor, held_BT: Tensor
+        self, output: MixedOutput, features_BTD: Tensor, memory: DecoderMemory, targets_BT: Tensor, real_BT: Tensor
     ) -> Tensor:
-        """-log p of the mixture as a function of the gate alone: the branches learn from losses of their own."""
-        packed_MD = self.packed(features_BTD.detach(), plan, 0)[held_BT]
-        first_MD, second_MD, odds_M1 = output.unpack(packed_MD)
+        """-log p of the mixture, summed, as a function of the gate alone: the branches have their own losses."""
+        packed_MX = self.pack_features(features_BTD.detach(), memory, 0)[real_BT]
+        first_MD, second_MD, odds_M1 = output.unpack(packed_MX)
         with torch.no_grad():
-            targets_M = targets_BT[held_BT]
+            targets_M = targets_BT[real_BT]
             first_M, second_M = (output.base.log_prob(part_MD, targets_M) for part_MD in (first_MD, second_MD))
         return -mix(first_M, second_M, odds_M1.squeeze(1)).sum()
 
@@ -322,25 +283,9 @@ class HybridCore(nn.Module):
         return drop(inputs, self.dropout, training=self.training)
 
 
-def tabled(second: Second, output: MixedOutput) -> Second:
-    """The same with log p of all tokens at all places, unless that is a large table."""
-    if second.odds_AP.numel() * output.size > TABLE_ENTRIES:
-        return second
-    table_NV = output.base.log_probs(second.features_APD.flatten(0, 1))
-    return second._replace(table_APV=table_NV.unflatten(0, second.odds_AP.shape))
-
-
-def at_places(part_AP: Tensor, rows: int, place: int | Tensor, T: int) -> Tensor:
-    """What A sources with so many rows each have for T places from `place` on, that of all rows or of each its own.
-
-    Beyond the last of the P places is what the last one has. -> RT…
-    """
-    P = part_AP.shape[1]
-    if isinstance(place, int):
-        if place + T <= P:
-            part_AT = part_AP[:, place : place + T]
-        else:
-            part_AT = part_AP[:, torch.arange(place, place + T, device=part_AP.device).clamp_(max=P - 1)]
-        return part_AT if rows == 1 else part_AT.repeat_interleave(rows, 0)
-    places_RT = (place[:, None] + torch.arange(T, device=place.device)).clamp_(max=P - 1)
-    return part_AP[torch.arange(len(place), device=place.device).div_(rows, rounding_mode="floor")[:, None], places_RT]
+def add_table(parallel: ParallelPrediction, output: MixedOutput) -> ParallelPrediction:
+    """The prediction with log p of all tokens at all positions, unless that table is too large."""
+    if parallel.odds_AL.numel() * output.size > TABLE_ENTRIES:
+        return parallel
+    table_NV = output.base.log_probs(parallel.features_ALD.flatten(0, 1))
+    return parallel._replace(table_ALV=table_NV.unflatten(0, parallel.odds_AL.shape))

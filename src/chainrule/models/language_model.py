@@ -35,7 +35,6 @@ from chainrule.types import (
     weights_below,
 )
 
-
 TOKENS_PER_PASS = 16384
 """Tokens of overlapping windows that are read in one pass: enough for speed, few enough to bound memory."""
 
@@ -50,8 +49,10 @@ class LanguageModelConfig(BaseModel):
         0.0, ge=0, lt=1, description="dropout rate of the embeddings, between layers and before the output"
     )
     variational: bool = Field(False, description="use one dropout mask for all time steps of a chunk")
-    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of the vocabulary whose embeddings are dropped in a batch")
-    tied: bool = Field(True, description="share one matrix between embedding and output layer, if the output layer allows it")
+    word_dropout: float = Field(
+        0.0, ge=0, lt=1, description="share of the vocabulary dropped from the input of a batch"
+    )
+    tied: bool = Field(True, description="share one matrix between embedding and output layer, where possible")
 
 
 class FeatureLayer(nn.Module):
@@ -99,6 +100,7 @@ class LanguageModel(nn.Module, SteppingModel):
     Features: ClassVar[type[FeatureLayer]]
     Config: ClassVar[type[LanguageModelConfig]]
     unigram_counts: Tensor
+    # As a text encoder:
     first = None
     reads_eos = False
     max_tokens = None

@@ -1,10 +1,15 @@
-"""Recurrent language models: a state that is rewritten with every word.
+"""Recurrent language models: a state of fixed size is updated with every token.
+
+    rnn              h_t = tanh(W x_t + U h_{t-1} + b)
+    lstm             c_t = f ⊙ c_{t-1} + i ⊙ g,  h_t = o ⊙ tanh c_t,  gates i, f, o = σ(W x_t + U h_{t-1} + b)
+    lstm-peephole    the gates also depend on the cell c
+    lstm-coupled     f = 1 - i
+    gru              h_t = z ⊙ h_{t-1} + (1 - z) ⊙ tanh(W x_t + U (r ⊙ h_{t-1}) + b)
 
 Elman, "Finding Structure in Time", 1990 (rnn); Hochreiter & Schmidhuber, "Long Short-Term Memory", 1997 (lstm); Gers &
 Schmidhuber, "Recurrent Nets that Time and Count", 2000 (lstm-peephole); Greff et al., "LSTM: A Search Space Odyssey",
-2015 (lstm-coupled); Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014 (gru). The equations
-are in `layers/recurrence.py`.
-Legend: B batch, T time, D width.
+2015 (lstm-coupled); Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014 (gru). The cells are
+in `layers/recurrent/cells.py`.
 """
 
 from __future__ import annotations
@@ -20,21 +25,21 @@ from chainrule.types import State
 
 
 class RecurrentConfig(LanguageModelConfig):
-    """The shape of a recurrent language model."""
+    """Options of a recurrent language model."""
 
-    hidden: int = Field(200, ge=1, description="width of each layer's state")
-    layers: int = Field(2, ge=1)
-    recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of the recurrent weights dropped for a chunk")
+    hidden: int = Field(200, ge=1, description="units of each layer")
+    layers: int = Field(2, ge=1, description="number of recurrent layers")
+    recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of the recurrent weights dropped in a chunk")
 
 
 class RnnConfig(RecurrentConfig):
-    """The shape of a plain recurrent language model."""
+    """Options of an Elman network."""
 
-    activation: Literal["tanh", "relu"] = "tanh"
+    activation: Literal["tanh", "relu"] = Field("tanh", description="activation of the recurrent units")
 
 
 class Recurrent(FeatureLayer):
-    """A stack of recurrent layers; what differs between the models is the cell."""
+    """A stack of recurrent layers; subclasses choose the cell."""
 
     Config: ClassVar[type[LanguageModelConfig]] = RecurrentConfig
     kind: ClassVar[str]
@@ -57,13 +62,13 @@ class Recurrent(FeatureLayer):
         return self.recurrence.start(batch)
 
     def forward(self, embedded_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        hidden_BTD, state = self.recurrence(embedded_BTD, state)
-        return hidden_BTD, state
+        hidden_BTU, state = self.recurrence(embedded_BTD, state)
+        return hidden_BTU, state
 
 
 @language_model("rnn", family="recurrent")
 class Rnn(Recurrent):
-    """h_t = tanh(W x_t + U h_{t-1} + b)."""
+    """The Elman network."""
 
     Config = RnnConfig
     kind = "rnn"
@@ -78,14 +83,14 @@ class Lstm(Recurrent):
 
 @language_model("lstm-peephole", family="recurrent")
 class LstmPeephole(Recurrent):
-    """LSTM whose gates also see the memory cell."""
+    """LSTM whose gates also depend on the memory cell."""
 
     kind = "lstm-peephole"
 
 
 @language_model("lstm-coupled", family="recurrent")
 class LstmCoupled(Recurrent):
-    """LSTM that forgets exactly as much as it takes in, f = 1 - i."""
+    """LSTM whose forget gate is one minus its input gate."""
 
     kind = "lstm-coupled"
 

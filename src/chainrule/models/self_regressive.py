@@ -1,8 +1,9 @@
-"""The self-regressive language model of seed 001, section 3.1: guess the next word, read the guess, decide.
+"""The self-regressive language model: a second LSTM reads the prediction of a first one before the final prediction.
 
-A first LSTM gives p_t = softmax(E (W h_{t-1} + U h_t)) over the vocabulary, E being the embedding table. The expected
-embedding under p_t feeds a second LSTM. A gate merges the first stage's features with the second's.
-Legend: B batch, T time, D width of an embedding, V vocabulary.
+    h_t = LSTM₁(e_t)        q_t = W [h_{t-1}; h_t] + b        p_t = softmax(E q_t)        E: the embedding table
+    d_t = V LSTM₂(Eᵀ p_t)        g_t = σ(G [q_t; d_t])        features = g_t ⊙ q_t + (1 - g_t) ⊙ d_t
+
+p_t is a first guess at the next token, and Eᵀ p_t the expected embedding under this guess.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ from chainrule.types import State
 
 
 class SelfRegressiveConfig(LanguageModelConfig):
-    """The shape of a self-regressive language model."""
+    """Options of a self-regressive language model."""
 
-    hidden: int = Field(200, ge=1, description="width of both LSTMs")
-    recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of the recurrent weights dropped for a chunk")
+    hidden: int = Field(200, ge=1, description="units of each of the two LSTMs")
+    recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of the recurrent weights dropped in a chunk")
 
 
-class Stages(NamedTuple):
-    """The states of both LSTMs, and the first one's last output."""
+class SelfRegressiveState(NamedTuple):
+    """The states of both LSTMs, and the last output of the first."""
 
     first: State
     second: State
-    last_B1D: Tensor
+    last_B1U: Tensor
 
 
 @language_model("sr", family="self-regressive")
 class SelfRegressive(FeatureLayer):
-    """An LSTM's own prediction, embedded, feeds a second LSTM."""
+    """A second LSTM reads the expected embedding under the prediction of the first."""
 
     Config = SelfRegressiveConfig
 
     def __init__(self, config: SelfRegressiveConfig, embedding: nn.Embedding) -> None:
         super().__init__(config, embedding)
-        self._embedding = [embedding]  # in a list, so that the table is not this module's parameter a second time
+        self._embedding = [embedding]  # in a list, so that the table is not registered a second time
         self.width, self.hidden = config.embedding, config.hidden
         self.first = Recurrence("lstm", config.embedding, config.hidden, recurrent_dropout=config.recurrent_dropout)
         self.second = Recurrence("lstm", config.embedding, config.hidden, recurrent_dropout=config.recurrent_dropout)
@@ -50,17 +51,17 @@ class SelfRegressive(FeatureLayer):
         self.decide = nn.Linear(config.hidden, config.embedding)
         self.gate = nn.Linear(2 * config.embedding, config.embedding)
 
-    def start(self, batch: int) -> Stages:
-        last = self.guess.weight.new_zeros(batch, 1, self.hidden)
-        return Stages(self.first.start(batch), self.second.start(batch), last)
+    def start(self, batch: int) -> SelfRegressiveState:
+        last_B1U = self.guess.weight.new_zeros(batch, 1, self.hidden)
+        return SelfRegressiveState(self.first.start(batch), self.second.start(batch), last_B1U)
 
-    def forward(self, embedded_BTD: Tensor, state: Stages | None) -> tuple[Tensor, Stages]:
+    def forward(self, embedded_BTD: Tensor, state: SelfRegressiveState | None) -> tuple[Tensor, SelfRegressiveState]:
         state = state or self.start(embedded_BTD.shape[0])
-        hidden_BTD, first = self.first(embedded_BTD, state.first)
-        earlier_BTD = torch.cat([state.last_B1D, hidden_BTD[:, :-1]], 1)
-        guess_BTD = self.guess(torch.cat([earlier_BTD, hidden_BTD], 2))
-        further_BTD, second = self.second(expected_embedding(guess_BTD, self._embedding[0].weight), state.second)
-        decided_BTD = self.decide(further_BTD)
+        hidden_BTU, first = self.first(embedded_BTD, state.first)
+        earlier_BTU = torch.cat([state.last_B1U, hidden_BTU[:, :-1]], 1)
+        guess_BTD = self.guess(torch.cat([earlier_BTU, hidden_BTU], 2))
+        second_BTU, second = self.second(expected_embedding(guess_BTD, self._embedding[0].weight), state.second)
+        decided_BTD = self.decide(second_BTU)
         gate_BTD = torch.sigmoid(self.gate(torch.cat([guess_BTD, decided_BTD], 2)))
         merged_BTD = torch.lerp(decided_BTD, guess_BTD, gate_BTD)
-        return merged_BTD, Stages(first, second, hidden_BTD[:, -1:])
+        return merged_BTD, SelfRegressiveState(first, second, hidden_BTU[:, -1:])

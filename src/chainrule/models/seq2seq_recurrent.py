@@ -1,10 +1,16 @@
-"""Recurrent translators: one that hands on a single state, and one that attends to all states of its encoder.
+"""Recurrent translators: without attention, and with attention to all states of the encoder.
 
-seq2seq-rnn: Sutskever et al., "Sequence to Sequence Learning with Neural Networks", 2014; Cho et al., "Learning Phrase
-Representations using RNN Encoder-Decoder", 2014. seq2seq-attention: Bahdanau et al., "Neural Machine Translation by
-Jointly Learning to Align and Translate", 2015; Luong et al., "Effective Approaches to Attention-based Neural Machine
-Translation", 2015. The equations are in `layers/cells.py` and `layers/source_attention.py`.
-Legend: B batch, T time, S source time, D width of an embedding, H hidden width, E width of the encoder's states.
+seq2seq-rnn: the last state of the encoder is the first state of the decoder. Sutskever et al., "Sequence to Sequence
+Learning with Neural Networks", 2014; Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014.
+
+seq2seq-attention: the decoder attends to the states e_s of a bidirectional encoder,
+
+    a_s = softmax_s score(h_t, e_s)        h~_t = tanh(W [Σ a_s e_s; h_t])        features = h~_t
+
+Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate", 2015; Luong et al., "Effective
+Approaches to Attention-based Neural Machine Translation", 2015. With input feeding, step t also reads h~_{t-1}.
+
+The cells are in `layers/recurrent/cells.py`, the scores in `layers/attention/source.py`.
 """
 
 from __future__ import annotations
@@ -25,23 +31,23 @@ from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Source, Vocabulary
 
 
-def lengths_of(source: Source) -> Tensor | None:
-    """How many tokens each row has, B; None where nothing is padding, which is quicker."""
+def row_lengths(source: Source) -> Tensor | None:
+    """The number of tokens of each row, B; None: there is no padding, which is faster to process."""
     return None if bool(source.mask_BS.all()) else source.mask_BS.sum(1)
 
 
 class Seq2SeqRnnConfig(PretrainedConfig):
-    """The shape of a translator without attention."""
+    """Options of a recurrent translator without attention."""
 
-    cell: Literal["lstm", "gru"] = "lstm"
-    hidden: int = Field(512, ge=1, description="width of each layer's state")
-    layers: int = Field(2, ge=1, description="layers of the encoder, and of the decoder")
-    reversed_source: bool = Field(True, description="read the source backwards, so that its first words are the last")
+    cell: Literal["lstm", "gru"] = Field("lstm", description="recurrent cell of encoder and decoder")
+    hidden: int = Field(512, ge=1, description="units of each layer")
+    layers: int = Field(2, ge=1, description="number of layers of the encoder, and of the decoder")
+    reversed_source: bool = Field(True, description="read the source from its last token to its first")
 
 
 @MODELS.register("seq2seq-rnn", family="seq2seq", task="translation")
 class Seq2SeqRnn(Translator):
-    """The encoder's last state is the decoder's first."""
+    """The last state of the encoder is the first state of the decoder."""
 
     Config = Seq2SeqRnnConfig
     config: Seq2SeqRnnConfig
@@ -54,7 +60,7 @@ class Seq2SeqRnn(Translator):
         )
 
     def begin(self, source: Source, *, stepping: bool) -> RecurrentState:
-        lengths_B = lengths_of(source)
+        lengths_B = row_lengths(source)
         features_BSD = self.embed_source(source)
         ordered_BSD = reverse(features_BSD, lengths_B) if self.config.reversed_source else features_BSD
         embedded_BSD = drop(ordered_BSD, self.config.dropout, training=self.training)
@@ -63,32 +69,32 @@ class Seq2SeqRnn(Translator):
 
     def read(self, state: RecurrentState, tokens_BT: Tensor) -> tuple[Tensor, RecurrentState]:
         embedded_BTD = drop(self.embedding(tokens_BT), self.config.dropout, training=self.training)
-        hidden_BTH, state = self.decoder(embedded_BTD, state)
-        return drop(hidden_BTH, self.config.dropout, training=self.training), state
+        hidden_BTU, state = self.decoder(embedded_BTD, state)
+        return drop(hidden_BTU, self.config.dropout, training=self.training), state
 
 
 class Seq2SeqAttentionConfig(PretrainedConfig):
-    """The shape of a recurrent translator with attention."""
+    """Options of a recurrent translator with attention."""
 
-    cell: Literal["lstm", "gru"] = "lstm"
-    hidden: int = Field(512, ge=2, multiple_of=2, description="width of each layer's state, half of it a direction's")
-    encoder_layers: int = Field(1, ge=1)
-    decoder_layers: int = Field(1, ge=1)
-    score: Literal["dot", "general", "additive"] = Field("general", description="how states are compared")
-    input_feeding: bool = Field(True, description="each step also reads where the last one looked, and what it made")
+    cell: Literal["lstm", "gru"] = Field("lstm", description="recurrent cell of encoder and decoder")
+    hidden: int = Field(512, ge=2, multiple_of=2, description="units of each layer; each encoder direction has half")
+    encoder_layers: int = Field(1, ge=1, description="number of encoder layers")
+    decoder_layers: int = Field(1, ge=1, description="number of decoder layers")
+    score: Literal["dot", "general", "additive"] = Field("general", description="attention score")
+    input_feeding: bool = Field(True, description="each step also reads the attentional vector of the step before")
 
 
-class Attending(NamedTuple):
-    """What the decoder remembers: the source, its layers' states, and the attentional vector to be read next."""
+class DecoderState(NamedTuple):
+    """The source, the states of the layers, and the attentional vector that the next step reads."""
 
     memory: SourceStates
     recurrent: RecurrentState
-    fed_BH: Tensor | None
+    fed_BU: Tensor | None  # None: without input feeding
 
 
 @MODELS.register("seq2seq-attention", family="seq2seq", task="translation")
 class Seq2SeqAttention(Translator):
-    """A bidirectional encoder, and a decoder that looks at all its states at every step."""
+    """A bidirectional encoder, and a decoder that attends to all its states at every step."""
 
     Config = Seq2SeqAttentionConfig
     config: Seq2SeqAttentionConfig
@@ -101,11 +107,11 @@ class Seq2SeqAttention(Translator):
         self.attend = SourceAttention(config.score, hidden, hidden)
         states, blocks = self.decoder.cell.states, self.decoder.cell.blocks
         self.first_state = nn.Linear(hidden, config.decoder_layers * states * hidden)
-        # The part of the first layer's input weights that meets the fed vector.
+        # The input weights of the first layer for the fed vector.
         self.feed = nn.Linear(hidden, blocks * hidden, bias=False) if config.input_feeding else None
 
-    def begin(self, source: Source, *, stepping: bool) -> Attending:
-        lengths_B = lengths_of(source)
+    def begin(self, source: Source, *, stepping: bool) -> DecoderState:
+        lengths_B = row_lengths(source)
         embedded_BSD = self._drop(self.embed_source(source))
         with torch.autocast(embedded_BSD.device.type, enabled=False):
             encoded_BSE, states = self.encoder(embedded_BSD, lengths_B)
@@ -113,40 +119,40 @@ class Seq2SeqAttention(Translator):
             first = self.first_state(states[-1][0]).tanh().split(self.config.hidden, 1)
         parts = self.decoder.cell.states
         recurrent = [first[start : start + parts] for start in range(0, len(first), parts)]
-        return Attending(memory, recurrent, None if self.feed is None else torch.zeros_like(first[0]))
+        return DecoderState(memory, recurrent, None if self.feed is None else torch.zeros_like(first[0]))
 
-    def read(self, state: Attending, tokens_BT: Tensor) -> tuple[Tensor, Attending]:
-        features_BTH, _, state = self._look(state, tokens_BT)
-        return features_BTH, state
+    def read(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+        features_BTU, _, state = self._read_with_weights(state, tokens_BT)
+        return features_BTU, state
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
-        return self._look(self.begin(source, stepping=False), self.shifted(tokens_BT))[1]
+        return self._read_with_weights(self.begin(source, stepping=False), self.shift_right(tokens_BT))[1]
 
-    def _look(self, state: Attending, tokens_BT: Tensor) -> tuple[Tensor, Tensor, Attending]:
-        """Append T target tokens -> the features BTH, where each step looked BTS, and the longer state."""
+    def _read_with_weights(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, Tensor, DecoderState]:
+        """Append T target tokens -> the features BTU, the attention weights BTS, and the new state."""
         embedded_BTD = self._drop(self.embedding(tokens_BT))
-        # The recurrence needs the whole precision, and so do the states that pass between it and the attention.
+        # The recurrence needs full precision, and so do the states that pass between it and the attention.
         with torch.autocast(embedded_BTD.device.type, enabled=False):
             if self.feed is not None:
-                return self._walk(state, embedded_BTD)
-            hidden_BTH, recurrent = self.decoder(embedded_BTD, state.recurrent)
-            vector_BTH, weights_BTS = self.attend(hidden_BTH, state.memory)
-            return self._drop(vector_BTH), weights_BTS, Attending(state.memory, recurrent, None)
+                return self._read_step_by_step(state, embedded_BTD)
+            hidden_BTU, recurrent = self.decoder(embedded_BTD, state.recurrent)
+            vector_BTU, weights_BTS = self.attend(hidden_BTU, state.memory)
+            return self._drop(vector_BTU), weights_BTS, DecoderState(state.memory, recurrent, None)
 
-    @uncompiled  # a graph would unroll the loop step by step
-    def _walk(self, state: Attending, embedded_BTD: Tensor) -> tuple[Tensor, Tensor, Attending]:
-        """The same with input feeding: a step reads the vector of the one before, so they come one by one."""
-        memory, recurrent, fed_BH = state
-        assert fed_BH is not None
+    @uncompiled  # a graph would unroll the loop
+    def _read_step_by_step(self, state: DecoderState, embedded_BTD: Tensor) -> tuple[Tensor, Tensor, DecoderState]:
+        """`_read_with_weights` with input feeding: each step needs the vector of the step before."""
+        memory, recurrent, fed_BU = state
+        assert fed_BU is not None
         assert self.feed is not None
-        feed_HG, vectors, weights = self.feed.weight.t(), [], []
+        feed_UG, vectors, weights = self.feed.weight.t(), [], []
         for gates_BG in self.decoder.gates(embedded_BTD).unbind(0):
-            hidden_BH, recurrent = self.decoder.advance(torch.addmm(gates_BG, fed_BH, feed_HG), recurrent)
-            vector_B1H, weights_B1S = self.attend(hidden_BH.unsqueeze(1), memory)
-            vectors.append(self._drop(vector_B1H))
+            hidden_BU, recurrent = self.decoder.advance(torch.addmm(gates_BG, fed_BU, feed_UG), recurrent)
+            vector_B1U, weights_B1S = self.attend(hidden_BU.unsqueeze(1), memory)
+            vectors.append(self._drop(vector_B1U))
             weights.append(weights_B1S)
-            fed_BH = vectors[-1].squeeze(1)
-        return torch.cat(vectors, 1), torch.cat(weights, 1), Attending(memory, recurrent, fed_BH)
+            fed_BU = vectors[-1].squeeze(1)
+        return torch.cat(vectors, 1), torch.cat(weights, 1), DecoderState(memory, recurrent, fed_BU)
 
     def _drop(self, inputs: Tensor) -> Tensor:
         return drop(inputs, self.config.dropout, training=self.training)

@@ -1,21 +1,24 @@
-"""The Transformer as it was first published: an encoder, a masked decoder, and attention from one to the other.
+"""The Transformer for translation: an encoder, a causal decoder, and attention from the decoder to the encoder.
 
-Vaswani et al., "Attention Is All You Need", 2017. Positions and norms are those of the language model in
-`transformer.py`; depths of encoder and decoder are free (a deep encoder with a shallow decoder translates quicker,
-Kasai et al., 2021).
-Legend: B batch, T time, S source time, N positions of all rows, D width, C the longest window.
+Vaswani et al., "Attention Is All You Need", 2017. Each block of the decoder computes
+
+    y ← y + attention(norm(y))        y ← y + source attention(norm(y), encoder(x))        y ← y + feedforward(norm(y))
+
+with the positions and norms of the language model in `transformer.py`. Encoder and decoder may differ in depth: a deep
+encoder with a shallow decoder translates faster (Kasai et al., "Deep Encoder, Shallow Decoder", 2021).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
 from chainrule.layers.attention.kv_cache import KeyValueCache
+from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.attention.source_memory import SourceMemory, source_mask, source_weights
 from chainrule.layers.blocks import Block, BlockShape, check_heads
 from chainrule.layers.dropout import drop
@@ -26,28 +29,34 @@ from chainrule.types import OutputChoice, Preferences, Source, State, TextEncode
 
 
 class Seq2SeqTransformerConfig(TranslatorConfig):
-    """The shape of a Transformer translator."""
+    """Options of a Transformer translator."""
 
     embedding: int = Field(256, ge=1, description="width of the residual streams")
-    encoder_layers: int = Field(3, ge=1)
-    decoder_layers: int = Field(3, ge=1)
-    heads: int = Field(4, ge=1)
+    encoder_layers: int = Field(3, ge=1, description="number of encoder blocks")
+    decoder_layers: int = Field(3, ge=1, description="number of decoder blocks")
+    heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
     feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="share of the attention weights dropped")
-    context: int = Field(1024, ge=2, description="most tokens of a source or a target")
-    # Rotary positions tell a side's own distances alone: the decoder could not see where in the source it looks.
-    positions: Literal["rotary", "sinusoidal", "learned", "none"] = "sinusoidal"
-    norm: Literal["pre", "post"] = "pre"
-    activation: Literal["relu2", "gelu", "gelu-tanh", "relu", "swish"] = "relu2"
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate of the attention weights")
+    context: int = Field(1024, ge=2, description="largest number of tokens of a source or target")
+    # Rotary positions enter self-attention only: attention to the source would not depend on positions.
+    positions: Literal["rotary", "sinusoidal", "learned", "none"] = Field(
+        "sinusoidal", description="position encoding: rotary, sinusoidal, learned or none"
+    )
+    norm: Literal["pre", "post"] = Field(
+        "pre", description="norms before each layer (pre) or after its residual sum (post)"
+    )
+    activation: Literal["relu2", "gelu", "gelu-tanh", "relu", "swish"] = Field(
+        "relu2", description="activation of the feed-forward layers"
+    )
     bias: bool = Field(False, description="biases in the linear layers and norms")
 
 
-class Written(NamedTuple):
-    """What the decoder remembers: the source, and its own positions so far."""
+class DecoderState(NamedTuple):
+    """The source and the past of the decoder."""
 
     memory: SourceMemory
-    caches: list[State] | None  # of each block; None: all positions come at once
-    length: int = 0  # positions so far
+    caches: list[State] | None  # one per block; None: all positions are read in one pass
+    length: int = 0  # positions read
 
 
 class Stack(TransformerStack):
@@ -71,7 +80,7 @@ class Stack(TransformerStack):
         self.dropout, self.window = shape.dropout, window
 
     def embed(self, embedded_BTD: Tensor, before: int) -> Tensor:
-        """Embeddings with their positions, `before` of them having come already -> ND."""
+        """Embeddings with the positions that follow the first `before` ones -> ND."""
         if before + embedded_BTD.shape[1] > self.window:
             raise ConfigError(
                 f"got {before + embedded_BTD.shape[1]} tokens, but the model reads at most model.context = "
@@ -79,24 +88,25 @@ class Stack(TransformerStack):
             )
         return drop(self.add_positions(embedded_BTD, before), self.dropout, training=self.training).flatten(0, 1)
 
-    def mask(self, new: int, before: int, seen_B11S: Tensor | None = None) -> Tensor | None:
-        """What the blocks are given as their mask when `new` positions come after `before` others.
+    def attention_mask(self, new: int, before: int, real_B11S: Tensor | None = None) -> Tensor | None:
+        """The mask for the blocks when `new` positions follow `before` others; None: the blocks need no mask.
 
-        `seen_B11S` is False where the side is padded. None: they see all, or all before them, as the side is read.
+        `real_B11S` is False at padding.
         """
-        return seen_B11S
+        return real_B11S
 
-    def leave(self, stream_ND: Tensor) -> Tensor:
-        """The stream as it comes out of the last block -> the features of this side, ND."""
+    def finish(self, stream_ND: Tensor) -> Tensor:
+        """The stream after the last block -> the features of this side, ND."""
         features_ND: Tensor = self.norm(stream_ND)
         return features_ND
 
 
 class EncoderDecoder(Translator):
-    """A stack that reads the source, and one that writes the target and attends to it. Subclasses make the two."""
+    """A stack that reads the source, and one that predicts the target and attends to it. Subclasses create both."""
 
     encoder: Stack
     decoder: Stack
+    # As a text encoder:
     first = None
     reads_eos = True
 
@@ -109,13 +119,13 @@ class EncoderDecoder(Translator):
         return self
 
     def encode(self, source: Source) -> Tensor:
-        """What the encoder makes of a source, BSD."""
+        """The features of each source token, BSD."""
         embedded_BSD = self.source_embedding(source.tokens_BS)
         B, S, _ = embedded_BSD.shape
         stream_ND = self.encoder.embed(embedded_BSD, 0)
-        mask = self.encoder.mask(S, 0, source_mask(source.mask_BS))
+        mask = self.encoder.attention_mask(S, 0, source_mask(source.mask_BS))
         stream_ND, _ = self.encoder.run_blocks(stream_ND, B, mask=mask, causal=False)
-        return self.encoder.leave(stream_ND).view(embedded_BSD.shape)
+        return self.encoder.finish(stream_ND).view(embedded_BSD.shape)
 
     def encode_text(self, source: Source) -> Tensor:
         return self.encode(source)
@@ -124,36 +134,37 @@ class EncoderDecoder(Translator):
         """None: the layers of the encoder cannot be read separately."""
         return None
 
-    def begin(self, source: Source, *, stepping: bool) -> Written:
+    def begin(self, source: Source, *, stepping: bool) -> DecoderState:
         encoded_BSD = self.encode(source)
         pairs = [block.make_memory(encoded_BSD) for block in self.decoder.block_list]
         memory = SourceMemory(pairs, source_mask(source.mask_BS))
         if not stepping:
-            return Written(memory, None)
-        return Written(memory, self.decoder.start_caches(len(encoded_BSD), self.decoder.window, encoded_BSD))
+            return DecoderState(memory, None)
+        return DecoderState(memory, self.decoder.start_caches(len(encoded_BSD), self.decoder.window, encoded_BSD))
 
-    def read(self, state: Written, tokens_BT: Tensor) -> tuple[Tensor, Written]:
+    def read(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
         embedded_BTD = self.embedding(tokens_BT)
         (B, T), before = tokens_BT.shape, state.length
         stream_ND = self.decoder.embed(embedded_BTD, before)
-        mask = self.decoder.mask(T, before)
+        mask = self.decoder.attention_mask(T, before)
         stream_ND, caches = self.decoder.run_blocks(stream_ND, B, state.caches, mask=mask, memory=state.memory)
-        hidden_BTD = self.decoder.leave(stream_ND).view(embedded_BTD.shape)
-        return hidden_BTD, Written(state.memory, caches if state.caches else None, before + T)
+        hidden_BTD = self.decoder.finish(stream_ND).view(embedded_BTD.shape)
+        return hidden_BTD, DecoderState(state.memory, caches if state.caches else None, before + T)
 
-    def rewindable(self, state: Written) -> int | None:
+    def rewindable(self, state: DecoderState) -> int | None:
         if state.caches is None or not all(isinstance(cache, KeyValueCache) for cache in state.caches):
             return None
         return self.decoder.window - state.length
 
-    def rewind(self, state: Written, count: int) -> Written:
+    def rewind(self, state: DecoderState, count: int) -> DecoderState:
         assert state.caches is not None
-        return Written(state.memory, [cache.remove_last(count) for cache in state.caches], state.length - count)
+        return DecoderState(state.memory, [cache.remove_last(count) for cache in state.caches], state.length - count)
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
-        """The weights of the last layer, averaged over its heads, BTS."""
+        """The attention weights of the last layer, averaged over its heads, BTS."""
         state, (B, T) = self.begin(source, stepping=False), tokens_BT.shape
-        stream_ND, mask = self.decoder.embed(self.embedding(self.shifted(tokens_BT)), 0), self.decoder.mask(T, 0)
+        stream_ND = self.decoder.embed(self.embedding(self.shift_right(tokens_BT)), 0)
+        mask = self.decoder.attention_mask(T, 0)
         *before, last = self.decoder.block_list
         for number, block in enumerate(before):
             stream_ND, _ = block(stream_ND, B, mask=mask, memory=state.memory, layer=number)
@@ -162,28 +173,31 @@ class EncoderDecoder(Translator):
 
 @MODELS.register("seq2seq-transformer", family="seq2seq", task="translation")
 class Seq2SeqTransformer(EncoderDecoder):
-    """Encoder, masked decoder, cross-attention."""
+    """Encoder, causal decoder, cross-attention."""
 
     Config = Seq2SeqTransformerConfig
+    config: Seq2SeqTransformerConfig
     prefers = Preferences(optimizer="muon")
 
     def __init__(self, config: Seq2SeqTransformerConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output, config.embedding)
-        self.encoder = _stack(config, config.encoder_layers, reads_source=False)
-        self.decoder = _stack(config, config.decoder_layers, reads_source=True, make_block=self.decoder_block(config))
+        self.encoder = _make_stack(config, config.encoder_layers, Block, reads_source=False)
+        self.decoder = _make_stack(config, config.decoder_layers, self.make_decoder_block, reads_source=True)
         self.window = config.context
-        for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in this order: same seed, same model
+        for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in a fixed order, see Translator
             nn.init.normal_(table.weight, std=config.embedding**-0.5 if self.encoder.scale != 1.0 else 0.02)
 
-    def decoder_block(self, config: Any) -> Callable[..., Block]:
-        """What makes a block of the decoder."""
-        return Block
+    def make_decoder_block(
+        self, shape: BlockShape, rotary: Rotary | None = None, *, reads_source: bool = False
+    ) -> Block:
+        """A new block of the decoder."""
+        return Block(shape, rotary, reads_source=reads_source)
 
 
-def _stack(
-    config: Seq2SeqTransformerConfig, layers: int, *, reads_source: bool, make_block: Callable[..., Block] = Block
+def _make_stack(
+    config: Seq2SeqTransformerConfig, layers: int, make_block: Callable[..., Block], *, reads_source: bool
 ) -> Stack:
-    """One side of the model that a configuration describes, freshly initialised."""
+    """One side of the model, freshly initialised."""
     check_heads(config.embedding, config.heads, config.positions)
     shape = BlockShape(
         width=config.embedding,

@@ -1,16 +1,19 @@
-"""T5: every task is a text that becomes another text, and one model is first trained to fill gaps in plain text.
+"""T5: every task maps a text to a text; one model is pretrained on filling gaps in plain text, then fine-tuned.
 
-Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", 2020. An encoder and
-a decoder that know positions only as distances: a learned number for each bucket of distances is added to the scores of
-their self-attention. Norms are RMSNorms before each part, scores are not scaled, nothing has a bias. `gated` with
-`activation="gelu-tanh"` and `tied=false` is the later version 1.1.
+Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", 2020. Encoder and
+decoder use relative positions: the self-attention score of positions t and s is
 
-T5 keeps embeddings of size 1, and where the output shares them, divides what the decoder gives by √D. Here the same
-vectors are kept √D smaller and multiplied when they are read: the function is the same, but steps of AdamW, whose size
-does not follow that of the weights as those of T5's Adafactor do, are then large enough for the output to learn.
+    q_t·k_s + b(bucket(s - t))        without a factor 1/√E, with a learned b for each head and bucket of distances
 
-Sentinels stand for the gaps (data/spans.py): they are tokens of the model beyond those of its vocabulary.
-Legend: B batch, T time, L positions so far, S source time, N positions of all rows, D width, H heads, E width of one.
+Norms are RMSNorms before each layer, and no layer has biases. `gated` with `activation="gelu-tanh"` and `tied=false` is
+the later version 1.1.
+
+T5 uses embeddings of standard deviation 1 and, if the output shares them, divides the decoder's features by √D. Here
+the embeddings are stored divided by √D and multiplied by √D when they are read. The function is the same, but training
+is faster: unlike the steps of T5's Adafactor, those of AdamW do not scale with the weights and would be too small for
+the output to learn from large embeddings.
+
+Sentinels mark the gaps (`data/spans.py`). They are tokens of the model beyond those of its vocabulary.
 """
 
 from __future__ import annotations
@@ -34,25 +37,25 @@ from chainrule.types import OutputChoice, Vocabulary
 
 
 class T5Config(TranslatorConfig):
-    """The shape of a T5."""
+    """Options of a T5."""
 
     embedding: int = Field(256, ge=1, description="width of the residual streams")
-    encoder_layers: int = Field(3, ge=1)
-    decoder_layers: int = Field(3, ge=1)
-    heads: int = Field(4, ge=1)
-    head_width: int = Field(0, ge=0, description="width of a head; 0: the width shared out among the heads")
+    encoder_layers: int = Field(3, ge=1, description="number of encoder blocks")
+    decoder_layers: int = Field(3, ge=1, description="number of decoder blocks")
+    heads: int = Field(4, ge=1, description="attention heads; without `head_width` they must divide the width")
+    head_width: int = Field(0, ge=0, description="width of a head; 0: `embedding` divided by `heads`")
     feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
-    activation: Literal["relu", "gelu-tanh"] = "relu"
-    gated: bool = Field(False, description="multiply the inside of the feed-forward layers by a second, linear one")
-    buckets: int = Field(32, ge=4, description="groups of distances that attention tells apart")
-    distance: int = Field(128, ge=3, description="all distances from this on are in the last group")
-    context: int = Field(1024, ge=2, description="most tokens of a source or a target")
-    sentinels: int = Field(100, ge=0, description="tokens that stand for gaps, beyond those of the vocabulary")
-    eps: float = Field(1e-6, gt=0, description="what the norms add to the mean square")
+    activation: Literal["relu", "gelu-tanh"] = Field("relu", description="activation of the feed-forward layers")
+    gated: bool = Field(False, description="multiply the inner activations by a second, linear projection")
+    buckets: int = Field(32, ge=4, description="number of buckets of relative positions")
+    distance: int = Field(128, ge=3, description="distances from this one on share the last bucket")
+    context: int = Field(1024, ge=2, description="largest number of tokens of a source or target")
+    sentinels: int = Field(100, ge=0, description="number of tokens that mark gaps, in addition to the vocabulary")
+    eps: float = Field(1e-6, gt=0, description="constant that the norms add to the mean square")
 
 
 class RelativeStack(Stack):
-    """One side of a T5: its blocks share one table of distances."""
+    """One side of a T5; its blocks share one table of relative positions."""
 
     def __init__(self, config: T5Config, layers: int, *, reads_source: bool) -> None:
         shape = BlockShape(
@@ -76,30 +79,28 @@ class RelativeStack(Stack):
         for block in self.block_list:
             initialise_block(block)
 
-    def mask(self, new: int, before: int, seen_B11S: Tensor | None = None) -> Tensor:
-        """What is added to the scores, 1HTL, or BHTL where rows are padded unequally."""
+    def attention_mask(self, new: int, before: int, real_B11S: Tensor | None = None) -> Tensor:
+        """The bias to add to the scores, 1HTL; BHTL, with -inf at padding, if there is padding."""
         bias_1HTL: Tensor = self.relative(new, before)
-        return bias_1HTL if seen_B11S is None else torch.where(seen_B11S, bias_1HTL, -torch.inf)
+        return bias_1HTL if real_B11S is None else torch.where(real_B11S, bias_1HTL, -torch.inf)
 
-    def leave(self, stream_ND: Tensor) -> Tensor:
-        return drop(super().leave(stream_ND), self.dropout, training=self.training)
+    def finish(self, stream_ND: Tensor) -> Tensor:
+        return drop(super().finish(stream_ND), self.dropout, training=self.training)
 
 
 @MODELS.register("t5", family="t5", task="translation")
 class T5(EncoderDecoder):
     """Encoder and decoder with relative positions, over a vocabulary with sentinels.
 
-    `sentinels` are their ids; `vocab_size` counts them, while `unigram_counts` is of the vocabulary without them.
+    `sentinels` are their ids. `vocab_size` includes them, `unigram_counts` does not.
     """
 
     Config = T5Config
 
     def __init__(self, config: T5Config, vocabulary: Vocabulary, output: OutputChoice) -> None:
         if vocabulary.source is not None:
-            raise ConfigError(
-                "t5 reads and writes one vocabulary, but source and target have one each; use a joint tokenizer"
-            )
-        super().__init__(config, with_sentinels(vocabulary, config.sentinels), output, config.embedding)
+            raise ConfigError("t5 has one vocabulary for source and target, but got two; use a joint tokenizer")
+        super().__init__(config, add_sentinels(vocabulary, config.sentinels), output, config.embedding)
         self.sentinels = range(vocabulary.size, vocabulary.size + config.sentinels)
         self.unigram_counts = self.unigram_counts[: vocabulary.size].clone()
         self.encoder = RelativeStack(config, config.encoder_layers, reads_source=False)
@@ -107,17 +108,17 @@ class T5(EncoderDecoder):
         self.window = config.context
 
 
-def with_sentinels(vocabulary: Vocabulary, sentinels: int) -> Vocabulary:
-    """The vocabulary with so many tokens more, which no text contains."""
+def add_sentinels(vocabulary: Vocabulary, sentinels: int) -> Vocabulary:
+    """The vocabulary with further tokens, which no text contains."""
     counts_V = np.concatenate([vocabulary.counts_V, np.zeros(sentinels, dtype=np.int64)])
     return Vocabulary(vocabulary.size + sentinels, vocabulary.eos, counts_V)
 
 
 @torch.no_grad()
 def initialise_block(block: Block) -> None:
-    """Normal weights as published: deviation one over the root of the number of inputs.
+    """Normal weights as published, with standard deviation 1/√(number of inputs).
 
-    Queries start smaller by √E, in place of the scores, which are never scaled.
+    That of the query projections is smaller by √E, since the scores are not scaled.
     """
     shape = block.shape
     query_std = (shape.width * shape.attention_width / shape.heads) ** -0.5

@@ -1,8 +1,10 @@
-"""The Transformer decoder as a language model: masked self-attention and feed-forward layers around a residual stream.
+"""The Transformer decoder as a language model: causal self-attention and feed-forward layers on a residual stream.
+
+    x ← x + attention(norm(x))        x ← x + feedforward(norm(x))        in each block; post-norm: x ← norm(x + f(x))
 
 Vaswani et al., "Attention Is All You Need", 2017 (post-norm, sinusoidal positions); Radford et al., "Language Models
 are Unsupervised Multitask Learners", 2019 (pre-norm, learned positions); Su et al., "RoFormer", 2021 (rotary).
-Legend: B batch, T time, N = B·T positions, D width.
+The block is in `layers/blocks.py`.
 """
 
 from __future__ import annotations
@@ -21,23 +23,29 @@ from chainrule.types import Preferences
 
 
 class TransformerConfig(LanguageModelConfig):
-    """The shape of a Transformer language model."""
+    """Options of a Transformer language model."""
 
     embedding: int = Field(128, ge=1, description="width of the residual stream")
-    layers: int = Field(4, ge=1)
-    heads: int = Field(4, ge=1)
-    feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layer; 0: four times the width")
-    context: int = Field(256, ge=2, description="most tokens the model sees at once")
-    positions: Literal["rotary", "sinusoidal", "learned", "none"] = "rotary"
-    norm: Literal["pre", "post"] = "pre"
-    activation: Literal["relu2", "gelu", "gelu-tanh", "relu"] = "relu2"
+    layers: int = Field(4, ge=1, description="number of blocks")
+    heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
+    feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
+    context: int = Field(256, ge=2, description="largest number of tokens in the window")
+    positions: Literal["rotary", "sinusoidal", "learned", "none"] = Field(
+        "rotary", description="position encoding: rotary, sinusoidal, learned or none"
+    )
+    norm: Literal["pre", "post"] = Field(
+        "pre", description="norms before each layer (pre) or after its residual sum (post)"
+    )
+    activation: Literal["relu2", "gelu", "gelu-tanh", "relu"] = Field(
+        "relu2", description="activation of the feed-forward layers"
+    )
     bias: bool = Field(False, description="biases in the linear layers and norms")
-    eps: float = Field(1e-5, gt=0, description="what the norms add to the variance")
+    eps: float = Field(1e-5, gt=0, description="constant that the norms add to the variance")
 
 
 @language_model("transformer", family="transformer")
 class Transformer(TransformerStack, FeatureLayer):
-    """Masked multi-head self-attention over a window: the GPT decoder."""
+    """Causal multi-head self-attention over a window: the GPT decoder."""
 
     Config = TransformerConfig
     encodes = True
@@ -65,10 +73,10 @@ class Transformer(TransformerStack, FeatureLayer):
 
     @classmethod
     def encoder_shape(cls, config: TransformerConfig, vocab_size: int, eos: int) -> TransformerShape:
-        """Its texts begin with `eos`, as those of the language model."""
-        outside = {name for name in LanguageModelConfig.model_fields if name != "dropout"} | {"feedforward"}
+        """The shape of the same Transformer as an encoder; texts start with `eos`, as in the language model."""
+        other = {name for name in LanguageModelConfig.model_fields if name != "dropout"} | {"feedforward"}
         return TransformerShape(
-            **config.model_dump(exclude=outside),
+            **config.model_dump(exclude=other),
             vocab_size=vocab_size,
             width=config.embedding,
             inner=config.feedforward or 4 * config.embedding,
@@ -84,7 +92,7 @@ class Transformer(TransformerStack, FeatureLayer):
     def forward(
         self, embedded_BTD: Tensor, state: list[KeyValueCache] | None
     ) -> tuple[Tensor, list[KeyValueCache] | None]:
-        """embedded_BTD after the tokens in the caches -> features BTD and the longer caches."""
+        """Embeddings after the tokens in the caches -> features BTD and the extended caches."""
         stream_ND = self.add_positions(embedded_BTD, state[0].length if state else 0).flatten(0, 1)
         stream_ND, caches = self.run_blocks(stream_ND, len(embedded_BTD), state)
         return self.norm(stream_ND).view(embedded_BTD.shape), caches if state is not None else None

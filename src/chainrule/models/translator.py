@@ -1,12 +1,10 @@
-"""Every translator is an encoder that reads a source and a decoder that writes a target; this file is their frame.
+"""The frame of all translators: an encoder reads a source, and a decoder predicts a target.
 
     p(y | x) = Π p(y_t | y_<t, x)
 
-Sutskever et al., "Sequence to Sequence Learning with Neural Networks", 2014. A translator keeps the contract of the
-language models with one difference: it starts from a Source. `start(source)` encodes it, `step` and `select` go on from
-there, so whatever decodes a language model decodes a translator.
-
-Legend: B batch, T time, S source time, V vocabulary, D width, K kept rows.
+Sutskever et al., "Sequence to Sequence Learning with Neural Networks", 2014. A translator implements the contract of
+the language models with one difference: it starts from a Source. `start(source)` encodes the source, and `step` and
+`select` work on the result, so that everything that decodes a language model also decodes a translator.
 """
 
 from __future__ import annotations
@@ -17,72 +15,70 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.errors import ConfigError
-from chainrule.layers.encoders.bert import BertEncoder as BertEncoder  # offered to what fills it with weights
-from chainrule.layers.encoders.bert import BertShape as BertShape
 from chainrule.layers.encoders.build import EncoderShape
 from chainrule.layers.encoders.pretrained import PretrainedFeatures
+from chainrule.models.pretrained_encoder import check_pretrained_options, make_pretrained
 from chainrule.types import Batch, OutputChoice, Outputs, Source, State, SteppingModel, Vocabulary, select_rows
 
 
 class TranslatorConfig(BaseModel):
-    """What all translators share."""
+    """Options of all translators."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    embedding: int = Field(256, ge=1, description="width of a token's vector")
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of units dropped")
-    tied: bool = Field(True, description="one matrix for target embedding and output, where the output can share it")
-    shared: bool = Field(True, description="one embedding for source and target, where they have one vocabulary")
+    embedding: int = Field(256, ge=1, description="width of the token embeddings")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of all layers")
+    tied: bool = Field(True, description="share one matrix between target embedding and output layer, if it allows it")
+    shared: bool = Field(True, description="share one embedding between source and target, if they have one vocabulary")
 
 
 class PretrainedConfig(TranslatorConfig):
-    """What translators share that can read their source by an encoder which was trained before."""
+    """Options of translators that can read their source with a pretrained encoder."""
 
     pretrained: str | None = Field(
-        None, description="an encoder that makes the source's features: a folder, a run, or a package that holds one"
+        None, description="pretrained encoder of the source: a folder, a run, or an installed package"
     )
-    tuned: bool = Field(False, description="train that encoder with the rest; false: it stays as it is")
-    pretrained_shape: EncoderShape | None = Field(None, description="what that encoder is like, as its folder tells")
+    tuned: bool = Field(False, description="fine-tune the pretrained encoder; false: it is frozen")
+    pretrained_shape: EncoderShape | None = Field(
+        None, description="shape of the pretrained encoder; `train` reads it from the encoder"
+    )
 
     @property
     def context(self) -> int | None:
-        """The most tokens that the encoder can read of a source."""
+        """The largest number of source tokens that the pretrained encoder reads; None: any number."""
         return None if self.pretrained_shape is None else self.pretrained_shape.source_window
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in ("tuned", "pretrained_shape"):
-            if getattr(self, name) and self.pretrained is None:
-                raise ConfigError(f"model.{name} is of a pretrained encoder; give one with model.pretrained")
+        check_pretrained_options(self)
         return self
 
 
 class Translator(nn.Module, SteppingModel):
-    """p(y | x) by embedding, encoder, decoder and output layer. Subclasses give `begin` and `read`."""
+    """p(y | x) by embedding, encoder, decoder and output layer. Subclasses define `begin` and `read`."""
 
     Config: ClassVar[type[TranslatorConfig]] = TranslatorConfig
-    window: int | None = None  # the most tokens that either side may have
+    window: int | None = None  # largest number of tokens of either side
     attends: ClassVar[bool] = True
     unigram_counts: Tensor
 
     def __init__(self, config: TranslatorConfig, vocabulary: Vocabulary, output: OutputChoice, width: int) -> None:
-        """`width` is that of the decoder's features."""
+        """`width` is the width of the decoder's features."""
         super().__init__()
         self.config = config
         self.eos, self.vocab_size = vocabulary.eos, vocabulary.size
         self.register_buffer("unigram_counts", torch.as_tensor(vocabulary.counts_V, dtype=torch.int64))
         self.embedding = nn.Embedding(vocabulary.size, config.embedding)
-        read = vocabulary.source or vocabulary
-        one = vocabulary.source is None and config.shared
-        self.pretrained = _pretrained(config, read.size)
+        source_size = (vocabulary.source or vocabulary).size
+        shared = vocabulary.source is None and config.shared
+        self.pretrained = _make_pretrained(config, source_size)
         tables = [self.embedding]
         if self.pretrained is None:
-            self.source_embedding = self.embedding if one else nn.Embedding(read.size, config.embedding)
+            self.source_embedding = self.embedding if shared else nn.Embedding(source_size, config.embedding)
             tables.append(self.source_embedding)
         else:
             self.window = self.pretrained.window
-        for table in dict.fromkeys(tables):  # in this order: same seed, same model
+        for table in dict.fromkeys(tables):  # in a fixed order, on which the random draws depend
             nn.init.normal_(table.weight, std=config.embedding**-0.5)
         tied = config.tied and output.layer.tieable
         self.bridge = nn.Linear(width, config.embedding) if tied and width != config.embedding else None
@@ -102,22 +98,22 @@ class Translator(nn.Module, SteppingModel):
 
     @property
     def source_table(self) -> nn.Embedding | None:
-        """The embedding of the source tokens, where it is another table than that of the target."""
-        own = None if self.pretrained is not None else self.source_embedding
-        return None if own is self.embedding else own
+        """The embedding of the source tokens; None: the target's is shared, or a pretrained encoder reads them."""
+        table = None if self.pretrained is not None else self.source_embedding
+        return None if table is self.embedding else table
 
-    # What a subclass gives
+    # What a subclass defines
 
     def begin(self, source: Source, *, stepping: bool) -> State:
-        """Encode a source -> the state before the first target token; `stepping`: one that can be walked."""
+        """Encode a source -> the state before the first target token; `stepping`: `read` will be called repeatedly."""
         raise TypeError(f"{type(self).__name__} must define begin")
 
     def read(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
-        """Append T target tokens to each prefix -> the decoder's features after each, BTD, and the longer state."""
+        """Append T target tokens to each prefix -> the decoder's features after each, BTD, and the new state."""
         raise TypeError(f"{type(self).__name__} must define read")
 
     def embed_source(self, source: Source) -> Tensor:
-        """The features of each source token, BSD: its vector in a table, or what a pretrained encoder makes of it."""
+        """The features of each source token, BSD: its embedding, or its features by the pretrained encoder."""
         features_BSD: Tensor = (
             self.source_embedding(source.tokens_BS) if self.pretrained is None else self.pretrained(source)
         )
@@ -126,33 +122,33 @@ class Translator(nn.Module, SteppingModel):
     # Training
 
     def forward(self, batch: Batch, state: State = None) -> Outputs:
-        """Read source and inputs of a batch -> hidden_BTD to predict its targets from; no state is carried."""
+        """Read source and inputs of a batch -> hidden_BTD that predict its targets; no state is carried."""
         assert batch.source is not None
         hidden_BTD, _ = self.read(self.begin(batch.source, stepping=False), batch.inputs_BT)
-        return Outputs(self._bridged(hidden_BTD), None)
+        return Outputs(self._apply_bridge(hidden_BTD), None)
 
-    def _bridged(self, hidden: Tensor) -> Tensor:
+    def _apply_bridge(self, hidden: Tensor) -> Tensor:
         return hidden if self.bridge is None else self.bridge(hidden)
 
     # Stepping
 
     def start(self, source: Source) -> State:
-        """The empty prefix of a translation of each row of the source."""
+        """The empty prefix of the target of each source row."""
         return self.begin(source, stepping=True)
 
     def step(self, state: State, token_B: Tensor) -> tuple[Tensor, State]:
-        """Append a token to each prefix -> log p(. | prefix, source) BV, and the longer prefix."""
+        """Append a token to each prefix -> log p(. | prefix, source) BV, and the new state."""
         return self.prefill(state, token_B[:, None])
 
     def prefill(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
-        """Append T tokens to each prefix at once -> log p(. | prefix, source) BV after the last, and the state."""
+        """Append T tokens to each prefix in parallel -> log p(. | prefix, source) after the last, BV, and the state."""
         hidden_BTD, state = self.read(state, tokens_BT)
-        return self.output.log_probs(self._bridged(hidden_BTD[:, -1])), state
+        return self.output.log_probs(self._apply_bridge(hidden_BTD[:, -1])), state
 
     def extend(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
-        """Append T tokens to each prefix at once -> log p(. | prefix, source) after each, BTV, and the state."""
+        """Append T tokens to each prefix in parallel -> log p(. | prefix, source) after each, BTV, and the state."""
         hidden_BTD, state = self.read(state, tokens_BT)
-        return self.output.log_probs(self._bridged(hidden_BTD).flatten(0, 1)).unflatten(0, tokens_BT.shape), state
+        return self.output.log_probs(self._apply_bridge(hidden_BTD).flatten(0, 1)).unflatten(0, tokens_BT.shape), state
 
     def select(self, state: State, rows_K: Tensor) -> State:
         """Row k of the result is row rows_K[k] of the state."""
@@ -161,41 +157,31 @@ class Translator(nn.Module, SteppingModel):
     # Scoring
 
     def log_probs(self, tokens_BT: Tensor, source: Source) -> Tensor:
-        """log p(y_t | eos, y_<t, source) -> BT: forced decoding, all positions at once."""
-        hidden_BTD = self.forward(Batch(self.shifted(tokens_BT), tokens_BT, source=source)).hidden_BTD
+        """log p(y_t | eos, y_<t, source) -> BT: forced decoding, all positions in parallel."""
+        hidden_BTD = self.forward(Batch(self.shift_right(tokens_BT), tokens_BT, source=source)).hidden_BTD
         log_probs_N: Tensor = self.output.log_prob(hidden_BTD.flatten(0, 1), tokens_BT.flatten())
         return log_probs_N.view(tokens_BT.shape)
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
-        """Where the decoder looks when it predicts each target token: weights over the source that sum to one, BTS."""
+        """The attention weights over the source with which each target token is predicted, BTS; they sum to one."""
         raise TypeError(f"{type(self).__name__} has no attention")
 
-    def shifted(self, tokens_BT: Tensor) -> Tensor:
-        """What is read before each token: `eos`, then the tokens but the last."""
+    def shift_right(self, tokens_BT: Tensor) -> Tensor:
+        """The decoder inputs for the given targets, BT: `eos`, then all tokens except the last."""
         return torch.cat([tokens_BT.new_full((len(tokens_BT), 1), self.eos), tokens_BT[:, :-1]], 1)
 
 
-def _pretrained(config: TranslatorConfig, tokens: int) -> PretrainedFeatures | None:
-    """What reads the source, of which there are so many different tokens; None: a table of embeddings does."""
-    if not isinstance(config, PretrainedConfig) or config.pretrained is None:
+def _make_pretrained(config: TranslatorConfig, source_size: int) -> PretrainedFeatures | None:
+    """The pretrained encoder of the source; None: an embedding is used."""
+    if not isinstance(config, PretrainedConfig):
         return None
-    if (shape := config.pretrained_shape) is None:
-        raise ConfigError(
-            f"model.pretrained is {config.pretrained}, but model.pretrained_shape is missing; give the shape that "
-            "`open_pretrained` of pretrained.py tells, as `train` does"
-        )
-    if tokens > shape.vocab_size:
-        raise ConfigError(
-            f"the source has {tokens} different tokens, but the pretrained encoder knows {shape.vocab_size}; leave "
-            "tokenizer.source out, so that the source is read by the encoder's own tokeniser"
-        )
-    return PretrainedFeatures(shape, config.embedding, tuned=config.tuned)
+    return make_pretrained(config, source_size, config.embedding, side="source", tokenizer="tokenizer.source")
 
 
-class Given(nn.Module, SteppingModel):
-    """A translator with its source fixed: a language model of the target, for whatever works on those.
+class ConditionedModel(nn.Module, SteppingModel):
+    """A translator with a fixed source, as a language model of the target.
 
-    So many starts are those of the source's first rows.
+    `start(batch)` uses the first `batch` rows of the source.
     """
 
     def __init__(self, model: Translator, source: Source) -> None:

@@ -21,7 +21,7 @@ class Column(NamedTuple):
     heading: str
     cell: Callable[[Row], str]
     rank: int
-    translators: bool = False  # shown where there are translators only
+    translators: bool = False  # shown only if there are translators
 
 
 COLUMNS = (

@@ -30,7 +30,7 @@ from chainrule.inference.score import LineScore
 from chainrule.inference.search import Search
 from chainrule.inference.subject import TranslationModel, warn_cut
 from chainrule.inference.translate import Translation, translate_lines
-from chainrule.models.translator import Given
+from chainrule.models.translator import ConditionedModel
 from chainrule.registry import RUNS
 from chainrule.runs.base import EvaluatedRun, Paths, Run, path_strings
 from chainrule.tasks.spans import SpanCorpus, SpanCorruption
@@ -220,7 +220,7 @@ class TranslatorRun(EvaluatedRun):
         source = pad_sources([[eos] * min(20, limit)], eos, self.device)
         with threads(1):
             return generation_speed(
-                Given(self.model, source), eos=self.tokenizer.eos, tokens=limit, warm_up=min(8, limit)
+                ConditionedModel(self.model, source), eos=self.tokenizer.eos, tokens=limit, warm_up=min(8, limit)
             )
 
     def pairs(self, texts: Paths) -> Pairs:

@@ -36,7 +36,11 @@ from chainrule.training.checkpoint_state import (
 from chainrule.training.early_stopping import EarlyStopping
 from chainrule.training.optimizers import make_optimizers, set_rate
 from chainrule.training.schedules import SchedulePoint, rate
+from chainrule.training.threads import ThreadChooser
 from chainrule.types import Objective, State, detach_state
+
+SECONDS_BETWEEN_UPDATES = 1.0
+"""A progress display is updated this often, besides at every log line."""
 
 
 class Update(NamedTuple):
@@ -71,6 +75,7 @@ class Trainer:
     carries: bool  # whether state is carried from batch to batch
     device: torch.device
     processes: Processes = field(default_factory=Processes)
+    threads: ThreadChooser | None = None  # None: the number of threads stays as it is
 
     def __post_init__(self) -> None:
         assert self.config.lr is not None, "presets choose the learning rate"
@@ -86,6 +91,9 @@ class Trainer:
         """Train until the budget is spent -> True, or until asked to stop -> False; the best weights are saved."""
         self._resume()
         self.processes.broadcast(self.model.state_dict().values())
+        if self.config.minutes:
+            self._warm_up()
+        self.shown = 0.0
         self.clock = Clock(self.training_state.seconds)
         self.early_stopping = EarlyStopping(self.config, self.training_state)
         self.training_state.validated = math.floor(self._progress() * self.config.validations)
@@ -122,6 +130,18 @@ class Trainer:
         stop, save = self.processes.sum([float(self.hooks.stopping()), float(overdue)])
         return stop > 0, save > 0
 
+    def _warm_up(self) -> None:
+        """Compute one batch and discard the result, so that compiling kernels is not part of a budget of minutes."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        carried = self.carried_state
+        with torch.random.fork_rng(devices):
+            self.model.train()
+            self._gradients()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        self.carried_state = carried
+        self.objective.figures = {}
+
     # One step
 
     def _step(self, used: float) -> None:
@@ -138,7 +158,10 @@ class Trainer:
         loss, total = self.processes.sum([loss, float(count)])
         self.processes.sum_gradients(self.parameters)
         self._update(total)
-        self._record(loss, int(total), time.monotonic() - began, used)
+        seconds = time.monotonic() - began
+        self._record(loss, int(total), seconds, used)
+        if self.threads is not None:
+            self.threads.after_step(seconds, count)
 
     def _gradients(self) -> tuple[float, int]:
         """Sum the gradients of the accumulated batches -> the summed loss and the number of targets."""
@@ -192,12 +215,16 @@ class Trainer:
             s.window_figures[name] = s.window_figures.get(name, 0.0) + value
         if used >= self.config.average_from:
             self.average.add(self.model)
-        if s.step % self.config.log_steps == 0 and self.processes.is_main:
-            mean, lr = s.window_loss / s.window_count, self.optimizers[0].param_groups[0]["lr"]
+        if not self.processes.is_main:
+            return
+        mean, lr = s.window_loss / s.window_count, self.optimizers[0].param_groups[0]["lr"]
+        if s.step % self.config.log_steps == 0:
             figures = {name: value / s.window_steps for name, value in s.window_figures.items()}
             s.window_loss, s.window_count, s.window_steps, s.window_figures = 0.0, 0, 0, {}
             record = {"step": s.step, "tokens": s.tokens, "seconds": round(s.seconds, 3), "loss": mean, "lr": lr}
             self._log({**record, **figures})
+        if s.step % self.config.log_steps == 0 or time.monotonic() - self.shown > SECONDS_BETWEEN_UPDATES:
+            self.shown = time.monotonic()
             left = s.seconds / used * (1 - used) if used else math.inf
             self.hooks.show(Update(s, used, mean, lr, left))
 

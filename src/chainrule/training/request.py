@@ -13,9 +13,12 @@ from chainrule.registry import MODELS
 from chainrule.tasks.task import form_for_data
 
 
-def make_config(file: str | Path | None, named: Mapping[str, Any], settings: Mapping[str, Any]) -> RunConfig:
-    """A run's configuration: a file, then named options, then settings; later ones win."""
-    values = merge(read_toml(file) if file else {}, _without_empty(named))
+def make_config(
+    file: str | Path | Mapping[str, Any] | None, named: Mapping[str, Any], settings: Mapping[str, Any]
+) -> RunConfig:
+    """A run's configuration: a file or its contents, then named options, then settings; later ones win."""
+    given = file if isinstance(file, Mapping) else read_toml(file) if file else {}
+    values = merge(given, _without_empty(named))
     values = merge(values, settings)
     if name := values.get("model", {}).get("name"):
         values = merge(values, {"model": {"name": form_for_data(name, values.get("data", {}).get("train", ()))}})

@@ -33,7 +33,7 @@ from chainrule.interop.huggingface.folders import (
     ImportedModel,
 )
 from chainrule.interop.huggingface.read_tokenizers import read_line_tokenizer, read_tokenizer_json
-from chainrule.models.translator import BertShape
+from chainrule.layers.encoders.bert import BertShape
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
 

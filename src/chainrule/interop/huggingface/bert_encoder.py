@@ -25,7 +25,7 @@ from chainrule.interop.huggingface.folders import (
     shape_error,
 )
 from chainrule.interop.huggingface.read_tokenizers import parse_tokenizer_json
-from chainrule.models.translator import BertEncoder, BertShape
+from chainrule.layers.encoders.bert import BertEncoder, BertShape
 
 TOKENIZER = "tokenizer.json"
 

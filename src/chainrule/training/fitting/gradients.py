@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from chainrule.base.devices import PeakMemory, choose_device
+from chainrule.base.devices import PeakMemory, choose_device, physical_cores
 from chainrule.checkpoint.build import COUNTS, WeightsError, build_model, load_weights
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import NamedSection, RunConfig, parse
@@ -22,6 +22,7 @@ from chainrule.training.init.pretrained import open_pretrained
 from chainrule.training.loop import Hooks, Trainer
 from chainrule.training.resume import FREE
 from chainrule.training.signals import stop_signals
+from chainrule.training.threads import ThreadChooser
 from chainrule.types import Objective, Vocabulary
 
 
@@ -106,6 +107,7 @@ def _trainer(config: RunConfig, job: Job, model: Any, device: torch.device) -> T
         carries=job.task.carries_state(config) and model.window is None,
         device=device,
         processes=job.processes,
+        threads=ThreadChooser.for_training(config.training.threads, physical_cores()) if device.type == "cpu" else None,
     )
 
 

@@ -1,0 +1,22 @@
+"""Options that several models share: each model gets those that have an effect on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chainrule.config import TrainingConfig
+from chainrule.training.fitting.fitting import fitting_of
+
+
+def options_for(model: str, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """The shared options without those of the section `training` that have no effect on a model.
+
+    An n-gram model, for example, is counted in one pass and has no batch size. Unknown options are kept, so that a
+    misspelt name is still an error.
+    """
+    used, training = fitting_of(model).training_options, shared.get("training")
+    if used is None or not isinstance(training, Mapping):
+        return dict(shared)
+    unused = set(TrainingConfig.model_fields) - set(used)
+    return {**shared, "training": {name: value for name, value in training.items() if name not in unused}}
