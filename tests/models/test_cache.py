@@ -79,7 +79,7 @@ def test_scores_and_rows_are_the_formula(make: Make) -> None:
     )
     state = cache.start(B, CPU)
     for t in range(T):
-        row_BV = cache.row(hidden_BTD[:, t], state).double().exp()
+        row_BV = cache.log_probs(hidden_BTD[:, t], state).double().exp()
         torch.testing.assert_close(row_BV, expected_BTV[:, t], **CLOSE)
         state = cache.read(tokens_BT[:, t : t + 1], hidden_BTD[:, t : t + 1], state)
 
@@ -105,12 +105,12 @@ def test_chunks_of_any_size_give_the_same(make: Make, monkeypatch: pytest.Monkey
 def test_a_state_is_never_changed_and_its_rows_can_be_selected(make: Make) -> None:
     cache, (tokens_BT, hidden_BTD) = make(), some()
     _, state = cache.score(tokens_BT[:, :10], hidden_BTD[:, :10], cache.start(B, CPU))
-    before = cache.row(hidden_BTD[:, 10], state)
+    before = cache.log_probs(hidden_BTD[:, 10], state)
     cache.score(tokens_BT[:, 10:], hidden_BTD[:, 10:], state)
     cache.read(tokens_BT[:, 10:], hidden_BTD[:, 10:], state)
-    assert torch.equal(cache.row(hidden_BTD[:, 10], state), before)
+    assert torch.equal(cache.log_probs(hidden_BTD[:, 10], state), before)
     rows_K = torch.tensor([2, 0, 2, 1])
-    selected = cache.row(hidden_BTD[rows_K, 10], select_rows(state, rows_K))
+    selected = cache.log_probs(hidden_BTD[rows_K, 10], select_rows(state, rows_K))
     torch.testing.assert_close(selected, before[rows_K], **CLOSE)
 
 
@@ -119,7 +119,7 @@ def test_large_likenesses_do_not_overflow() -> None:
     tokens_BT, hidden_BTD = some()
     scored_BT, state = cache.score(tokens_BT, 10 * hidden_BTD, cache.start(B, CPU))
     assert not scored_BT.isnan().any()
-    row_BV = cache.row(10 * hidden_BTD[:, 0], state)
+    row_BV = cache.log_probs(10 * hidden_BTD[:, 0], state)
     torch.testing.assert_close(row_BV.exp().sum(1), torch.ones(B), **CLOSE)
 
 

@@ -223,14 +223,14 @@ def test_tokens_read_at_each_row_s_own_place_are_those_of_steps() -> None:
         hidden.append(state.hidden_RU)
         log_probs_BV, state = model.step(state, token_B)
         steps.append(log_probs_BV)
-    hidden_RH = torch.stack([hidden[place][row] for row, place in enumerate(places)])
+    hidden_RU = torch.stack([hidden[place][row] for row, place in enumerate(places)])
     some_BT = torch.stack([tokens_BT[row, place : place + 4] for row, place in enumerate(places)])
-    state = model.start(source)._replace(hidden_RH=hidden_RH)
+    state = model.start(source)._replace(hidden_RU=hidden_RU)
     log_probs_RTV, path = model.check(state, torch.tensor(places), some_BT)
     after = model.advance(state, path, [2, 0, 2, 1])
     for row, (place, last) in enumerate(zip(places, [2, 0, 2, 1], strict=True)):
         torch.testing.assert_close(log_probs_RTV[row], torch.stack([steps[place + t][row] for t in range(4)]), **CLOSE)
-        torch.testing.assert_close(after.hidden_RH[row], hidden[place + last + 1][row], **CLOSE)
+        torch.testing.assert_close(after.hidden_RU[row], hidden[place + last + 1][row], **CLOSE)
 
 
 # What is learned

@@ -144,7 +144,7 @@ class HybridCore(nn.Module):
     def decode(
         self, memory: DecoderMemory, hidden_RU: Tensor, embedded_RTD: Tensor, joined_RTD: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Read T tokens after each state -> features RTD, attention weights RTS, and the state after each token, RTU."""
+        """Read T tokens after each state -> features RTD, attention weights RTS, and the states after each, RTU."""
         # The recurrence needs full precision, and so do the states that pass between it and the attention.
         with torch.autocast(embedded_RTD.device.type, enabled=False):
             path_RTU, _ = self.decoder(embedded_RTD, [(hidden_RU,)])

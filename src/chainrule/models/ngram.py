@@ -1,10 +1,11 @@
-"""The n-gram model: p(x_t | x_<t) from how often the last few words were followed by which.
+"""The n-gram model: p(x_t | x_<t) from the counts of the last n-1 tokens and what followed them.
 
-Shannon 1948; Chen & Goodman, "An Empirical Study of Smoothing Techniques for Language Modeling", 1998. Counting,
-smoothing and searching are in `engines/ngram/`; this file puts the contract around them. It has no weights to train:
-`estimate` makes one from tokens, `save` and `load` keep it in a file that is mapped into memory when used.
+    p(w | context) = p*(w | context)  if the n-gram was counted,  else  backoff(context) · p(w | shorter context)
 
-Legend: B batch, T time, V vocabulary, N order, K kept rows.
+Shannon, "A Mathematical Theory of Communication", 1948; Chen & Goodman, "An Empirical Study of Smoothing Techniques for
+Language Modeling", 1998. Counting, smoothing and look-up are in `engines/ngram/`; this file implements the contract of
+models. There are no weights to train: `estimate` creates a model from tokens, `save` and `load` use a file that is
+mapped into memory. In suffixes O is the order n.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor, nn
 
+from chainrule.base.arrays import Array
 from chainrule.engines.ngram import query
 from chainrule.engines.ngram.estimate import EstimationPlan, estimate
 from chainrule.engines.ngram.smoothing import SMOOTHINGS
@@ -41,26 +43,26 @@ Smoothing = Literal[
 
 
 class NgramConfig(BaseModel):
-    """What can be chosen about an n-gram model."""
+    """Options of an n-gram model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    order: int = Field(5, ge=1, le=8, description="N: the next word is predicted from the last N - 1")
-    smoothing: Smoothing = Field("modified-kneser-ney", description="how unseen n-grams get their probability")
-    delta: float = Field(
-        1.0, gt=0, le=1, description="additive smoothing: how often every word is taken to come besides"
+    order: int = Field(5, ge=1, le=8, description="n: the next token is predicted from the last n-1")
+    smoothing: Smoothing = Field(
+        "modified-kneser-ney", description="smoothing method, which gives unseen n-grams a probability"
     )
+    delta: float = Field(1.0, gt=0, le=1, description="additive smoothing: number of occurrences added to every token")
     prune: tuple[int, ...] = Field(
-        (), description="by order: n-grams seen so often or less are left out; the last holds for all above"
+        (), description="drop n-grams that occur at most N times, one N per order; the last holds for higher orders"
     )
     across_lines: bool | None = Field(
-        None, description="contexts run on across line ends (default: unless the tokens are words)"
+        None, description="contexts continue across line ends (default: unless the tokens are words)"
     )
-    quantize: bool = Field(False, description="keep probabilities as bytes: half the size, a little less exact")
+    quantize: bool = Field(False, description="store probabilities in 8 bits: half the size, slightly less exact")
 
     @field_validator("smoothing", mode="before")
     @classmethod
-    def _known(cls, name: Any) -> Any:
+    def _check_smoothing(cls, name: Any) -> Any:
         if isinstance(name, str) and name not in get_args(Smoothing):
             raise unknown_name("smoothing", name, SMOOTHINGS)
         return name
@@ -68,24 +70,22 @@ class NgramConfig(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.delta != 1 and self.smoothing != "additive":
-            raise ConfigError(f"delta is {self.delta}, but {self.smoothing} has none; add --smoothing additive")
+            raise ConfigError(f"delta is {self.delta}, but {self.smoothing} does not use it; add --smoothing additive")
         if not self.prune:
             return self
-        got = " ".join(map(str, self.prune))
+        given = " ".join(map(str, self.prune))
         if self.prune[0] != 0:
             raise ConfigError(
-                f"prune got {got}, but words cannot be pruned, so the first number is 0; cut the vocabulary with "
-                "vocab_size"
+                f"prune is {given}, but single words cannot be pruned: the first number must be 0; limit the "
+                "vocabulary with vocab_size"
             )
         if list(self.prune) != sorted(self.prune) or len(self.prune) > self.order:
             raise ConfigError(
-                f"prune got {got}; with order {self.order} it takes at most {self.order} numbers that never fall, "
-                "such as 0 0 1"
+                f"prune is {given}; expected at most {self.order} numbers (the order), none smaller than the one "
+                "before it, for example 0 0 1"
             )
         if any(self.prune) and self.smoothing in ("additive", "katz"):
-            raise ConfigError(
-                f"prune got {got}, but {self.smoothing} cannot leave n-grams out; choose another smoothing"
-            )
+            raise ConfigError(f"prune is {given}, but {self.smoothing} does not support it; choose another smoothing")
         return self
 
 
@@ -95,16 +95,16 @@ class Ngram(nn.Module, SteppingModel):
 
     Config: ClassVar[type[NgramConfig]] = NgramConfig
     stores_arrays = True
-    tracks = 1  # a text is scored in one piece: it costs nothing, and no context is cut
+    tracks = 1  # text is scored in one piece: parallel tracks would not be faster, and would cut contexts
     chunk = 16384
     unigram_counts: Tensor
 
-    def __init__(self, config: NgramConfig, table: NgramTable, counts_V: np.ndarray[Any, Any]) -> None:
+    def __init__(self, config: NgramConfig, table: NgramTable, counts_V: Array) -> None:
         super().__init__()
         self.config, self.table = config, table
         self.eos, self.vocab_size = table.eos, table.vocab_size
         self.across_lines, self.normalised = table.across_lines, table.normalised
-        self._ending = -1 if table.across_lines else table.eos
+        self._line_end = -1 if table.across_lines else table.eos  # the token that ends a context; -1: none
         self.register_buffer("unigram_counts", torch.as_tensor(np.asarray(counts_V), dtype=torch.int64))
 
     @classmethod
@@ -112,15 +112,15 @@ class Ngram(nn.Module, SteppingModel):
         cls,
         config: NgramConfig,
         vocabulary: Vocabulary,
-        tokens: np.ndarray[Any, Any],
-        valid: np.ndarray[Any, Any],
+        tokens: Array,
+        valid: Array,
         *,
         memory: int | None = None,
         scratch: Path | None = None,
         threads: int = 1,
         note: Callable[[str], None] = lambda text: None,
     ) -> Self:
-        """Count the n-grams of a text and smooth them. `valid` is another text, for smoothings that are fitted."""
+        """Count the n-grams of a text and smooth them; some smoothings are fitted on the text `valid`."""
         plan = EstimationPlan(
             config.order, config.smoothing, config.delta, config.prune, bool(config.across_lines), config.quantize
         )
@@ -149,7 +149,7 @@ class Ngram(nn.Module, SteppingModel):
 
     @property
     def parameter_count(self) -> int:
-        """One probability for every n-gram, one back-off weight for every context."""
+        """One probability per n-gram, one back-off weight per context."""
         return len(self.table.arrays.probs) + len(self.table.arrays.backoffs)
 
     @property
@@ -163,62 +163,62 @@ class Ngram(nn.Module, SteppingModel):
     # Stepping
 
     def start(self, batch: int) -> Tensor:
-        """The empty prefix -> BN; what a row means is told in `engines/ngram/query.py`."""
+        """The empty prefix -> BO; `engines/ngram/query.py` describes the rows."""
         return torch.full((batch, self.table.order), -1)
 
     def step(self, state: Tensor, token_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Append a token to each prefix -> log p(. | prefix) BV, and the longer prefix."""
+        """Append a token to each prefix -> log p(. | prefix) BV, and the new state."""
         return self.prefill(state, token_B[:, None])
 
     def prefill(self, state: Tensor, tokens_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Append T tokens to each prefix -> log p(. | prefix) BV after the last, and the longer prefix."""
-        states_BN, tokens = _copy(state), _numbers(tokens_BT)
-        nats_BV = np.empty((len(states_BN), self.vocab_size), np.float32)
-        for row, state_N in enumerate(states_BN):
-            self._append(state_N, tokens[row])
-            query.distribution(self.table.arrays, state_N, self.table.absent, nats_BV[row])
-        return torch.from_numpy(nats_BV).to(tokens_BT.device), torch.from_numpy(states_BN)
+        """Append T tokens to each prefix -> log p(. | prefix) after the last, BV, and the new state."""
+        states_BO, tokens = _copy_state(state), _to_array(tokens_BT)
+        log_probs_BV = np.empty((len(states_BO), self.vocab_size), np.float32)
+        for row, state_O in enumerate(states_BO):
+            self._append(state_O, tokens[row])
+            query.distribution(self.table.arrays, state_O, self.table.absent, log_probs_BV[row])
+        return torch.from_numpy(log_probs_BV).to(tokens_BT.device), torch.from_numpy(states_BO)
 
     def extend(self, state: Tensor, tokens_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Append T tokens to each prefix -> log p(. | prefix) after each of them, BTV, and the longer prefix."""
-        states_BN, tokens = _copy(state), _numbers(tokens_BT)
-        nats_BTV = np.empty((*tokens.shape, self.vocab_size), np.float32)
-        for row, state_N in enumerate(states_BN):
+        """Append T tokens to each prefix -> log p(. | prefix) after each of them, BTV, and the new state."""
+        states_BO, tokens = _copy_state(state), _to_array(tokens_BT)
+        log_probs_BTV = np.empty((*tokens.shape, self.vocab_size), np.float32)
+        for row, state_O in enumerate(states_BO):
             for t in range(tokens.shape[1]):
-                self._append(state_N, tokens[row, t : t + 1])
-                query.distribution(self.table.arrays, state_N, self.table.absent, nats_BTV[row, t])
-        return torch.from_numpy(nats_BTV).to(tokens_BT.device), torch.from_numpy(states_BN)
+                self._append(state_O, tokens[row, t : t + 1])
+                query.distribution(self.table.arrays, state_O, self.table.absent, log_probs_BTV[row, t])
+        return torch.from_numpy(log_probs_BTV).to(tokens_BT.device), torch.from_numpy(states_BO)
 
     def propose(self, state: Tensor, tokens_1T: Tensor, count: int, threshold: float) -> tuple[list[int], Tensor]:
-        """Append tokens to one prefix -> its most probable continuation, and the longer prefix.
+        """Append tokens to one prefix -> its most probable continuation, and the new state.
 
-        Equal to steps, without the tensors of each step.
+        The result is that of the default implementation, without creating tensors at each step.
         """
-        states_1N, nats_V = _copy(state), np.empty(self.vocab_size, np.float32)
-        self._append(states_1N[0], _numbers(tokens_1T)[0])
-        state_N, further = states_1N[0].copy(), []
+        states_1O, log_probs_V = _copy_state(state), np.empty(self.vocab_size, np.float32)
+        self._append(states_1O[0], _to_array(tokens_1T)[0])
+        state_O, draft = states_1O[0].copy(), []
         for left in range(count - 1, -1, -1):
-            query.distribution(self.table.arrays, state_N, self.table.absent, nats_V)
-            best = int(nats_V.argmax())
-            threshold -= float(nats_V[best])
+            query.distribution(self.table.arrays, state_O, self.table.absent, log_probs_V)
+            best = int(log_probs_V.argmax())
+            threshold -= float(log_probs_V[best])
             if threshold > 0:
                 break
-            further.append(best)
+            draft.append(best)
             if left:
-                self._append(state_N, np.array([best]))
-        return further, torch.from_numpy(states_1N)
+                self._append(state_O, np.array([best]))
+        return draft, torch.from_numpy(states_1O)
 
-    def _append(self, state_N: np.ndarray[Any, Any], tokens_T: np.ndarray[Any, Any]) -> None:
+    def _append(self, state_O: Array, tokens_T: Array) -> None:
         """Append T ≥ 1 tokens to a prefix, in place."""
-        if state_N[0] < 0:
-            query.begin(state_N, tokens_T[0])
+        if state_O[0] < 0:
+            query.begin(state_O, tokens_T[0])
             tokens_T = tokens_T[1:]
-        query.walk(self.table.arrays, tokens_T, state_N, self._ending, 0.0)
+        query.walk(self.table.arrays, tokens_T, state_O, self._line_end, 0.0)
 
     def select(self, state: Tensor, rows_K: Tensor) -> Tensor:
         """Row k of the result is row rows_K[k] of the state."""
-        chosen: Tensor = select_rows(state, rows_K.cpu())
-        return chosen
+        selected: Tensor = select_rows(state, rows_K.cpu())
+        return selected
 
     # Scoring
 
@@ -228,47 +228,52 @@ class Ngram(nn.Module, SteppingModel):
 
     def score(self, tokens_BT: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """log p of each token given all before it -> BT, and the state after them."""
-        nats_BT, _, state = self._score(tokens_BT, state)
-        return nats_BT, state
+        log_probs_BT, _, state = self._score(tokens_BT, state)
+        return log_probs_BT, state
 
     def depths(self, tokens_BT: Tensor, state: Tensor) -> Tensor:
-        """How many words of context were found before each token, 0 to N - 1 -> BT."""
+        """The number of context words found before each token, 0 to n-1 -> BT."""
         return self._score(tokens_BT, state)[1]
 
     def depth_rows(self, state: Tensor) -> Tensor:
-        """How many words of context the next token has -> B."""
+        """The number of context words that the next token has -> B."""
         return (state[:, 1:] >= 0).sum(1)
 
     def _score(self, tokens_BT: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        states_BN, tokens = _copy(state), _numbers(tokens_BT)
-        nats_BT, depths_BT = np.empty(tokens.shape, np.float32), np.empty(tokens.shape, np.int64)
-        for row, state_N in enumerate(states_BN):
-            if state_N[0] < 0:
-                query.begin(state_N, self.eos)
-            probs_T, depths_BT[row] = query.walk(
-                self.table.arrays, tokens[row], state_N, self._ending, self.table.absent
+        """log p of each token BT, the number of its context words BT, and the state after the tokens."""
+        states_BO, tokens = _copy_state(state), _to_array(tokens_BT)
+        log_probs_BT, depths_BT = np.empty(tokens.shape, np.float32), np.empty(tokens.shape, np.int64)
+        for row, state_O in enumerate(states_BO):
+            if state_O[0] < 0:
+                query.begin(state_O, self.eos)
+            log10_T, depths_BT[row] = query.walk(
+                self.table.arrays, tokens[row], state_O, self._line_end, self.table.absent
             )
-            np.multiply(probs_T, query.LN10, out=nats_BT[row])
+            np.multiply(log10_T, query.LN10, out=log_probs_BT[row])
         device = tokens_BT.device
-        return torch.from_numpy(nats_BT).to(device), torch.from_numpy(depths_BT).to(device), torch.from_numpy(states_BN)
+        return (
+            torch.from_numpy(log_probs_BT).to(device),
+            torch.from_numpy(depths_BT).to(device),
+            torch.from_numpy(states_BO),
+        )
 
-    def score_lines(self, tokens: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """log p in nats and the number of tokens of each line, each by itself; the last may lack its eos."""
-        state_N = np.empty(self.table.order, np.int64)
-        query.begin(state_N, self.eos)
-        probs_T, _ = query.walk(self.table.arrays, tokens, state_N, self.eos, self.table.absent)
-        if not len(tokens):
+    def score_lines(self, tokens_N: Array) -> tuple[Array, Array]:
+        """log p in nats and number of tokens of each of M lines, scored separately; the last line may lack its eos."""
+        state_O = np.empty(self.table.order, np.int64)
+        query.begin(state_O, self.eos)
+        log10_N, _ = query.walk(self.table.arrays, tokens_N, state_O, self.eos, self.table.absent)
+        if not len(tokens_N):
             return np.empty(0), np.empty(0, np.int64)
-        ends = np.flatnonzero(tokens == self.eos) + 1
-        starts = np.concatenate([[0], ends[:-1] if len(ends) and ends[-1] == len(tokens) else ends])
-        nats_L = np.add.reduceat(probs_T, starts, dtype=np.float64) * query.LN10
-        return nats_L, np.diff(starts, append=len(tokens))
+        ends = np.flatnonzero(tokens_N == self.eos) + 1
+        starts_M = np.concatenate([[0], ends[:-1] if len(ends) and ends[-1] == len(tokens_N) else ends])
+        log_probs_M = np.add.reduceat(log10_N, starts_M, dtype=np.float64) * query.LN10
+        return log_probs_M, np.diff(starts_M, append=len(tokens_N))
 
 
-def _copy(state: Tensor) -> np.ndarray[Any, Any]:
-    """A state that may be changed."""
+def _copy_state(state: Tensor) -> Array:
+    """A copy of a state that may be modified."""
     return np.array(state.cpu().numpy(), np.int64)
 
 
-def _numbers(tokens_BT: Tensor) -> np.ndarray[Any, Any]:
+def _to_array(tokens_BT: Tensor) -> Array:
     return np.ascontiguousarray(tokens_BT.cpu().numpy(), np.int64)

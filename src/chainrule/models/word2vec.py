@@ -1,7 +1,11 @@
-"""word2vec (Mikolov et al. 2013): a vector for each word, learned by telling words that stand together from others.
+"""word2vec: one vector per word, trained to distinguish words that occur together from random ones.
 
-How it is learned stands in `engines/word2vec/kernels.py`. The options have the names that they have in gensim, and its meaning.
-Legend: V words, D width.
+    skip-gram    predict each context word c from the word w:    log σ(o_c·v_w) + Σ_k log σ(-o_k·v_w)
+    CBOW         predict the word from the mean (or sum) of the vectors of its context, in the same way
+
+with the words k drawn at random, or with a hierarchical softmax. Mikolov et al., "Efficient Estimation of Word
+Representations in Vector Space" and "Distributed Representations of Words and Phrases and their Compositionality",
+2013. The training loops are in `engines/word2vec/kernels.py`. The options have the names and meanings of gensim's.
 """
 
 from __future__ import annotations
@@ -11,12 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.base.arrays import open_arrays, write_arrays
+from chainrule.base.arrays import Array, open_arrays, write_arrays
 from chainrule.config import Section
 from chainrule.engines.word2vec.kernels import SweepOptions, Word2VecWeights
 from chainrule.engines.word2vec.sweeps import SweepPlan
@@ -25,40 +28,39 @@ from chainrule.layers.encoders.bag import BagShape
 from chainrule.registry import MODELS
 from chainrule.types import Model, WordVectors
 
-Array = np.ndarray[Any, Any]
 ARRAYS = ("vectors", "outputs", "nodes", "counts", "ids")
 
 
 class Word2VecConfig(Section):
-    """What is learned, and how."""
+    """Options of word2vec."""
 
     sg: Literal[0, 1] = Field(0, description="1: skip-gram, 0: CBOW")
-    vector_size: int = Field(100, ge=1, description="numbers of a vector")
-    window: int = Field(5, ge=1, description="at most so many words on either side are the context of a word")
-    hs: Literal[0, 1] = Field(0, description="1: hierarchical softmax, on a Huffman tree of the words")
+    vector_size: int = Field(100, ge=1, description="width of the vectors")
+    window: int = Field(5, ge=1, description="largest number of context words on either side")
+    hs: Literal[0, 1] = Field(0, description="1: hierarchical softmax over a Huffman tree of the words")
     negative: int = Field(5, ge=0, description="negative words drawn for each prediction; 0: no negative sampling")
-    ns_exponent: float = Field(0.75, description="a word is drawn in proportion to its count to this power")
+    ns_exponent: float = Field(0.75, description="negative words are drawn in proportion to their count to this power")
     cbow_mean: Literal[0, 1] = Field(1, description="CBOW: 1 averages the vectors of the context, 0 sums them")
     sample: float = Field(
-        1e-3, ge=0, lt=1, description="words of a larger share of the text are left out at random; 0: none"
+        1e-3, ge=0, lt=1, description="frequency above which occurrences of a word are dropped at random; 0: never"
     )
     alpha: float = Field(0.025, gt=0, description="learning rate at the start")
     min_alpha: float = Field(0.0001, ge=0, description="learning rate at the end")
-    shrink_windows: bool = Field(True, description="each word draws how far its context reaches, from 1 to `window`")
-    min_count: int = Field(5, ge=1, description="rarer words are left out")
-    epochs: int = Field(5, ge=1, description="passes over the text, unless `training.epochs` says otherwise")
+    shrink_windows: bool = Field(True, description="draw the context size of each word uniformly from 1 to `window`")
+    min_count: int = Field(5, ge=1, description="drop words with fewer occurrences")
+    epochs: int = Field(5, ge=1, description="passes over the text, unless `training.epochs` is set")
     workers: int | None = Field(
         None,
         ge=1,
-        description="threads; by default `training.threads`, else one a core; 1: the same vectors every time",
+        description="threads (default: `training.threads`, else one per core); 1: reproducible vectors",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.hs and not self.negative:
             raise ConfigError(
-                "model.hs and model.negative are both 0, so there is nothing to learn by; set model.negative=5, or "
-                "model.hs=1"
+                "model.hs and model.negative are both 0, so there is no training objective; set model.negative=5 "
+                "or model.hs=1"
             )
         if self.min_alpha > self.alpha:
             raise ConfigError(
@@ -68,7 +70,7 @@ class Word2VecConfig(Section):
         return self
 
     def plan(self, seed: int) -> SweepPlan:
-        """The same for the loops."""
+        """These options for the training loops."""
         options = SweepOptions(
             skip_gram=bool(self.sg),
             hierarchical=bool(self.hs),
@@ -82,10 +84,9 @@ class Word2VecConfig(Section):
 
 @MODELS.register("word2vec", family="word2vec", task="vectors", fitting="sweeps")
 class Word2Vec(nn.Module, Model):
-    """Vectors of words, and what they were learned with.
+    """Word vectors, and the output weights they were trained with.
 
-    Rows may be longer than a vector, filled up with zeros as training wants them; they are kept and saved as they are,
-    so that no second copy of them is ever made.
+    Training may pad the rows with zeros. They are kept and saved with the padding, so that they are never copied.
     """
 
     Config: ClassVar[type[Word2VecConfig]] = Word2VecConfig
@@ -98,13 +99,13 @@ class Word2Vec(nn.Module, Model):
         ids_V: Array,
         counts_V: Array,
         vocab_size: int,
-        standing: dict[str, Any] | None = None,
+        training_progress: dict[str, Any] | None = None,
     ) -> None:
-        """`ids_V`: the token of each row. `standing`: how far the training is, if it may go on."""
+        """`ids_V` is the token of each row, `training_progress` the position of a training that can be resumed."""
         super().__init__()
         self.config, self.weights, self.vocab_size = config, weights, vocab_size
-        self.ids_V, self.counts_V, self.standing = ids_V, counts_V, standing
-        self.vectors_VD, self.output_VD, self.nodes_VD = (rows_VD[:, : config.vector_size] for rows_VD in weights)
+        self.ids_V, self.counts_V, self.training_progress = ids_V, counts_V, training_progress
+        self.vectors_VD, self.output_VD, self.nodes_JD = (rows_RD[:, : config.vector_size] for rows_RD in weights)
 
     encodes = True
 
@@ -116,7 +117,7 @@ class Word2Vec(nn.Module, Model):
     def encoder_weights(
         cls, config: Word2VecConfig, weights: Mapping[str, Tensor], vocab_size: int
     ) -> dict[str, Tensor]:
-        """Tokens without a vector, such as `eos`, get zeros."""
+        """The vectors as an embedding table; tokens without a vector, such as `eos`, get zeros."""
         table_ID = torch.zeros(vocab_size, config.vector_size)
         table_ID[weights["ids"].to(torch.int64)] = weights["vectors"][:, : config.vector_size].to(torch.float32)
         return {"word_table.weight": table_ID}
@@ -126,21 +127,23 @@ class Word2Vec(nn.Module, Model):
         return WordVectors(self.ids_V, self.vectors_VD)
 
     def save(self, path: Path) -> None:
-        """Write the model to a file: it is its own checkpoint."""
+        """Write the model to a file, which is also its checkpoint."""
         arrays = dict(zip(ARRAYS, (*self.weights, self.counts_V, self.ids_V), strict=True))
-        write_arrays(path, arrays, {"vocab_size": str(self.vocab_size), "standing": json.dumps(self.standing)})
+        metadata = {"vocab_size": str(self.vocab_size), "standing": json.dumps(self.training_progress)}
+        write_arrays(path, arrays, metadata)
 
     @classmethod
     def load(cls, config: Word2VecConfig, path: Path) -> Self:
         """The model in a file, mapped into memory."""
-        arrays, about = open_arrays(path)
-        if set(arrays) != set(ARRAYS) or not {"vocab_size", "standing"} <= set(about):
-            raise RunError(f"{path} is not of a word2vec model; restore the run's own file")
-        inputs_VD, outputs_VD, nodes_VD, counts_V, ids_V = (arrays[name] for name in ARRAYS)
-        weights = Word2VecWeights(inputs_VD, outputs_VD, nodes_VD)
-        return cls(config, weights, ids_V, counts_V, int(about["vocab_size"]), json.loads(about["standing"]))
+        arrays, metadata = open_arrays(path)
+        if set(arrays) != set(ARRAYS) or not {"vocab_size", "standing"} <= set(metadata):
+            raise RunError(f"{path} is not the file of a word2vec model; restore the original file of the run")
+        inputs_VD, outputs_VD, nodes_JD, counts_V, ids_V = (arrays[name] for name in ARRAYS)
+        weights = Word2VecWeights(inputs_VD, outputs_VD, nodes_JD)
+        vocab_size, training_progress = int(metadata["vocab_size"]), json.loads(metadata["standing"])
+        return cls(config, weights, ids_V, counts_V, vocab_size, training_progress)
 
     @property
     def parameter_count(self) -> int:
-        """The numbers of the vectors, and of what they are learned with."""
-        return self.vectors_VD.size + self.output_VD.size + self.nodes_VD.size
+        """The number of values of the vectors and of the output weights."""
+        return self.vectors_VD.size + self.output_VD.size + self.nodes_JD.size
