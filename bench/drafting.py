@@ -1,10 +1,10 @@
-"""Generation speed at batch 1 with a draft against the same without, on a language model of characters.
+"""Generation speed at batch 1 with and without drafts, for a language model of characters.
 
-    drafting.py --text SHAKESPEARE [--minutes 4]     trains a Transformer (4 layers, 128 wide) and an n-gram of order 6
-    drafting.py --runs RUN DRAFT                     takes two that are there
+    drafting.py --text SHAKESPEARE [--minutes 4]     trains a Transformer (4 layers, 128 wide) and a 6-gram first
+    drafting.py --runs RUN DRAFT                     uses two existing runs
 
-Five prompts are continued by 200 tokens each, and the texts must be the same, token for token. A draft run is measured
-as `generate --draft RUN` uses it, which looks for longer repetitions in the text first, and by itself.
+Five prompts are continued by 200 tokens each. The texts must be identical, token for token. A draft run is measured as
+`generate --draft RUN` uses it, which first looks up longer repetitions in the text, and alone.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from chainrule.decoding import (
     generate,
     generate_with_drafts,
 )
-from chainrule.experiments.demo import builtin_text
 from chainrule.inference.drafts import open_draft
+from chainrule.text.samples.texts import english_text
 
 PROMPTS, SEED = ("ROMEO:\n", "First Citizen:\n", "The king", "KING RICHARD III:\nNow", "What is"), 1
 SHAPE = {"embedding": 128, "layers": 4, "heads": 4, "context": 128}
@@ -40,11 +40,11 @@ SHAPE = {"embedding": 128, "layers": 4, "heads": 4, "context": 128}
 
 @contextmanager
 def runs(text: Path | None, minutes: float, quick: bool) -> Iterator[tuple[cr.Run, cr.Run]]:
-    """A Transformer and an n-gram model of the same characters, freshly trained."""
+    """Train a Transformer and an n-gram model on the same characters."""
     with tempfile.TemporaryDirectory() as folder:
         if text is None:
             text = Path(folder, "text.txt")
-            text.write_text(builtin_text(), encoding="utf-8")
+            text.write_text(english_text(), encoding="utf-8")
         budget = {"steps": 5} if quick else {"minutes": minutes}
         model, draft = Path(folder, "model"), Path(folder, "draft")
         network = cr.train(text, model="transformer", tokenizer="char", out=model, **budget, **SHAPE)  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def runs(text: Path | None, minutes: float, quick: bool) -> Iterator[tuple[cr.Ru
 
 
 def plain_tokens(run: cr.Run, choice: Callable[[], Chooser], length: int) -> list[int]:
-    """What the run writes after each prompt without a draft."""
+    """Return the tokens that the run generates after each prompt without drafts."""
     written: list[int] = []
     for prompt in PROMPTS:
         prompt_T, eos = torch.tensor(run.tokenizer.encode_block(prompt).tolist()), run.tokenizer.eos
@@ -65,9 +65,9 @@ def plain_tokens(run: cr.Run, choice: Callable[[], Chooser], length: int) -> lis
 def drafted_tokens(
     run: cr.Run, choice: Callable[[], Chooser], length: int, drafter: Callable[[], Drafter]
 ) -> tuple[list[int], DraftStatistics]:
-    """What it writes with one, and how the draft fared."""
+    """Return the tokens that the run generates with drafts, and the statistics of the drafts."""
     written: list[int] = []
-    told = DraftStatistics()
+    statistics = DraftStatistics()
     for prompt in PROMPTS:
         prompt_1T = torch.tensor([[run.tokenizer.eos, *run.tokenizer.encode_block(prompt).tolist()]])
         with threads(1), torch.inference_mode():
@@ -75,12 +75,12 @@ def drafted_tokens(
                 run.model, run.model.start(1), prompt_1T, drafter(), None, length, choice()
             )
         written += found
-        told.add(one)
-    return written, told
+        statistics.add(one)
+    return written, statistics
 
 
 def choices() -> dict[str, Callable[[], Chooser]]:
-    """How tokens are chosen."""
+    """Return the ways to choose tokens."""
     return {
         "greedy": Greedy,
         "temperature 1": lambda: Sample(generator=torch.Generator().manual_seed(SEED)),
@@ -88,27 +88,27 @@ def choices() -> dict[str, Callable[[], Chooser]]:
 
 
 def drafters(run: cr.Run, draft: cr.Run) -> dict[str, Callable[[], Drafter]]:
-    """Where drafts come from."""
+    """Return the sources of drafts."""
     return {
-        f"--draft {draft.config.model.name}": open_draft(run, draft).for_text,
+        f"--draft {draft.config.model.name}": open_draft(run.subject, draft.subject).for_text,
         f"{draft.config.model.name} alone": lambda: StepperDrafter(draft.model, draft.model.start(1)),
         "--draft lookup": LookupDrafter,
     }
 
 
 def measure(run: cr.Run, draft: cr.Run, length: int, repeats: int) -> list[Figure]:
-    """One figure for each way of choosing and each draft; the first draft, greedy, has the bar."""
+    """Return one figure per way of choosing and drafter; only the first has a target."""
     figures = []
     for way, choice in choices().items():
-        expected, told = plain_tokens(run, choice, length), {}
+        expected, statistics = plain_tokens(run, choice, length), {}
         contestants: dict[str, Callable[[], object]] = {"plain": partial(plain_tokens, run, choice, length)}
         for name, drafter in drafters(run, draft).items():
-            found, told[name] = drafted_tokens(run, choice, length, drafter)
+            found, statistics[name] = drafted_tokens(run, choice, length, drafter)
             if found != expected:
-                raise SystemExit(f"with {name} the text is another ({way})")
+                raise SystemExit(f"{way}: the text with {name} differs from the text without drafts")
             contestants[name] = partial(drafted_tokens, run, choice, length, drafter)
         times = alternate(contestants, repeats)
-        for name, one in told.items():
+        for name, one in statistics.items():
             figures.append(
                 Figure(
                     f"{way}, {name}",
@@ -117,7 +117,7 @@ def measure(run: cr.Run, draft: cr.Run, length: int, repeats: int) -> list[Figur
                     speed(times, "plain", len(expected)),
                     speed_up(times, name, "plain"),
                     at_least=None if figures else 1.3,
-                    note=f"the same texts, {one.tokens_per_pass:.2f} tokens a pass, {one.acceptance:.0%} accepted",
+                    note=f"same texts, {one.tokens_per_pass:.2f} tokens per pass, {one.acceptance:.0%} accepted",
                 )
             )
     return figures
@@ -125,9 +125,9 @@ def measure(run: cr.Run, draft: cr.Run, length: int, repeats: int) -> list[Figur
 
 def main() -> None:
     parser = arguments(__doc__, repeats=5)
-    parser.add_argument("--text", type=Path, help="what to train on (default: the built-in text)")
-    parser.add_argument("--minutes", type=float, default=4, help="of training the Transformer (default: %(default)s)")
-    parser.add_argument("--runs", type=Path, nargs=2, metavar=("RUN", "DRAFT"), help="runs that are there")
+    parser.add_argument("--text", type=Path, help="training text (default: the built-in text)")
+    parser.add_argument("--minutes", type=float, default=4, help="training time (default: %(default)s)")
+    parser.add_argument("--runs", type=Path, nargs=2, metavar=("RUN", "DRAFT"), help="existing runs")
     options = begin(parser)
     length = 20 if options.quick else 200
     if options.runs:
@@ -139,7 +139,7 @@ def main() -> None:
     report(
         figures,
         options,
-        peer="the same run without a draft",
+        peer="the same run without drafts",
         tokens=length * len(PROMPTS),
         run=repr(run),
         draft=repr(draft),

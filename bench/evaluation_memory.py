@@ -1,8 +1,8 @@
-"""Memory that evaluating a text takes, for a short text and one ten times as long: it must not grow with the text.
+"""Peak memory of evaluating a short text and one ten times as long: it must not grow with the text.
 
-Small byte models are measured on random text, tokenising included, each in a process of its own. Two peaks are told:
-all that was resident (VmHWM), in which the system counts the pages of the memory-mapped token file that it happens to
-keep, and what the process holds for itself (RssAnon), which is what is bounded.
+Small byte models are measured on random text, including tokenising, each in its own process. Two peaks are reported:
+resident memory (VmHWM), which includes cached pages of the memory-mapped token file, and private memory (RssAnon),
+which is bounded.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 MEGABYTE = 1_000_000
 MOST_GROWTH = 1.1
-"""What a text ten times as long may add: the order of allocations differs a little from run to run."""
+"""Largest allowed ratio for a text ten times as long; the order of allocations varies slightly between runs."""
 
 
 def write_text(path: Path, megabytes: float) -> None:
-    """Random letters in lines of about 60."""
+    """Write random letters in lines of about 60."""
     rng = np.random.default_rng(1)
     letters = np.frombuffer(b"etaoinshrdlucmfwypvbgkjqxz     \n", np.uint8)
     with path.open("wb") as file:
@@ -49,7 +49,7 @@ def write_text(path: Path, megabytes: float) -> None:
 
 
 class PrivatePeak:
-    """Watches how much memory the process holds for itself (RssAnon), every few milliseconds."""
+    """Samples the private memory of the process (RssAnon) every few milliseconds."""
 
     def __init__(self) -> None:
         self.bytes, self._stop = 0, threading.Event()
@@ -67,13 +67,13 @@ class PrivatePeak:
 
 
 def _status(field: str) -> int:
-    """A memory field of /proc/self/status in bytes."""
+    """Return a memory field of /proc/self/status in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
 
 
 def child(name: str, path: Path) -> None:
-    """Tokenise and evaluate a text, and print what it took as JSON."""
+    """Tokenise and evaluate a text, and print memory and time as JSON."""
     tokenizer = train_tokenizer("byte", open_texts([path]), vocab_size=None, min_count=1)
     config = parse(RunConfig, {"model": MODELS[name]})
     model: Any = build_model(config, Vocabulary(256, tokenizer.eos, np.ones(256, np.int64))).eval()
@@ -90,7 +90,7 @@ def child(name: str, path: Path) -> None:
 
 
 def measure(name: str, path: Path, cache: Path, threads: int) -> dict[str, Any]:
-    """The same in a process of its own, with an empty cache of tokens."""
+    """Run `child` in a new process with an empty token cache."""
     command = [sys.executable, __file__, "--threads", str(threads), "--child", name, str(path)]
     environment = {**os.environ, "CHAINRULE_CACHE": str(cache)}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
@@ -99,7 +99,7 @@ def measure(name: str, path: Path, cache: Path, threads: int) -> dict[str, Any]:
 
 
 def figures_of(name: str, options: argparse.Namespace, place: Path) -> list[Figure]:
-    """One model on both texts."""
+    """Measure one model on both texts."""
     taken = [measure(name, path, place / f"cache-{name}", options.threads) for path in sorted(place.glob("*.txt"))]
     short, long = sorted(taken, key=lambda one: int(one["tokens"]))
     sizes = f"{short['tokens'] / MEGABYTE:g} and {long['tokens'] / MEGABYTE:g} MB of text"
@@ -116,13 +116,13 @@ def figures_of(name: str, options: argparse.Namespace, place: Path) -> list[Figu
 
 def main() -> None:
     parser = arguments(__doc__, repeats=1)
-    parser.add_argument("--megabytes", type=float, nargs=2, default=(5, 50), help="the two texts (default: 5 50)")
+    parser.add_argument("--megabytes", type=float, nargs=2, default=(5, 50), help="sizes of the texts (default: 5 50)")
     parser.add_argument("--child", nargs=2, metavar=("MODEL", "TEXT"), help=argparse.SUPPRESS)
     options = begin(parser)
     if options.child:
         child(options.child[0], Path(options.child[1]))
         return
-    # Above 1.05 MB a text is read in as many tracks as there can be; a shorter one needs less memory for that reason.
+    # Texts above 1.05 MB are read in the largest number of tracks; shorter ones have fewer and so need less memory.
     sizes = (1.5, 6) if options.quick else options.megabytes
     with tempfile.TemporaryDirectory() as place:
         for number, size in enumerate(sizes):

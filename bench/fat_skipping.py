@@ -1,9 +1,9 @@
-"""What leaving words unread saves the encoder of `fat`, and how quickly its decoder steps.
+"""Time that skipping rare words saves the encoder of `fat`, and the speed of its greedy search.
 
-192 wide, 6 heads, 4 + 1 layers, 512 inside, 4,000 words, random weights; sources of random words with the lengths of
-image captions, 6 to 36 words, 16 on average. A share of them is rare, and the same sources are encoded with these left
-out and with all of them read, one by one and 32 of about equal length at a time. Then each is translated by greedy
-search, word by word, against seq2seq-transformer of the same width with 3 + 3 layers, encoding included.
+192 wide, 6 heads, 4 + 1 layers, feed-forward width 512, 4,000 words, random weights. Sources are random words with the
+lengths of image captions: 6 to 36 words, 16 on average. A share of the words is rare. The same sources are encoded with
+these skipped and with all of them read, at batch 1 and in batches of 32 of about equal length. Then each source is
+translated by greedy search, including encoding, against seq2seq-transformer of the same width with 3 + 3 layers.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from chainrule.models.translator import ConditionedModel
 from chainrule.types import Source, Vocabulary
 
 VOCABULARY, EOS, RARE = 4000, 0, 1000
-"""Words from RARE on are rare."""
+"""Words with an id of at least RARE are rare."""
 SHAPE = {"embedding": 192, "heads": 6, "feedforward": 512}
 DEPTHS = {"fat": (4, 1), "seq2seq-transformer": (3, 3)}
 SHARES = (0.0, 0.1, 0.2, 0.3)
 SENTENCES, BATCHES, TRANSLATED, TARGET = 64, (1, 32), 16, 16
 
 
-def made(name: str, **options: Any) -> Any:
-    """A model of the benchmark's shape."""
+def build(name: str, **options: Any) -> Any:
+    """Build a model of the benchmark's shape."""
     encoder, decoder = DEPTHS[name]
     values = {"name": name, **SHAPE, "encoder_layers": encoder, "decoder_layers": decoder, **options}
     counts_V = np.where(np.arange(VOCABULARY) < RARE, 100, 1)
@@ -42,18 +42,18 @@ def made(name: str, **options: Any) -> Any:
 
 
 def sentences(count: int, share: float, seed: int = 0) -> list[list[int]]:
-    """Random words, that share of them rare, each sentence ended by eos."""
+    """Return sentences of random words, a given share of them rare, each ending with eos."""
     rng = np.random.default_rng(seed)
-    made = []
+    texts = []
     for length in np.clip(rng.normal(16, 5, count).round().astype(int), 6, 36):
         rare = rng.permutation(length) < round(share * length + rng.random() - 0.5)
         words = np.where(rare, rng.integers(RARE, VOCABULARY, length), rng.integers(1, RARE, length))
-        made.append([*words.tolist(), EOS])
-    return made
+        texts.append([*words.tolist(), EOS])
+    return texts
 
 
 def sources(texts: list[list[int]], batch: int) -> list[Source]:
-    """Batches of about equal length, as `translate` makes them."""
+    """Group sentences of about equal length into batches, as `translate` does."""
     ordered = sorted(texts, key=len)
     batches = []
     for rows in (ordered[at : at + batch] for at in range(0, len(ordered), batch)):
@@ -72,14 +72,14 @@ def encode(model: Any, batches: list[Source]) -> None:
 
 
 def translate(model: Any, texts: list[Source], length: int) -> None:
-    """Each by itself, so many words, whether or not there is an end among them."""
+    """Translate each source alone into `length` words, ignoring eos."""
     for source in texts:
         generate(ConditionedModel(model, source), eos=None, bos=EOS, max_new_tokens=length, choose=Greedy())
 
 
 def skipping(count: int, repeats: int) -> list[Figure]:
-    """Encoding with words left out against encoding all of them."""
-    fat, whole = made("fat", skip="always", threshold=10), made("fat")
+    """Compare encoding with rare words skipped and encoding all words."""
+    fat, whole = build("fat", skip="always", threshold=10), build("fat")
     texts = {share: sentences(count, share) for share in SHARES}
     figures = []
     for batch in BATCHES:
@@ -95,20 +95,20 @@ def skipping(count: int, repeats: int) -> list[Figure]:
 
 def _saving(times: Times, share: float, batch: int, tokens: int) -> Figure:
     return Figure(
-        f"{share:.0%} unread, batch {batch}",
+        f"{share:.0%} skipped, batch {batch}",
         speed(times, f"skipping {share}", tokens),
         "source tokens/s",
         speed(times, f"reading {share}", tokens),
         1 / speed_up(times, f"skipping {share}", f"reading {share}"),
         at_most=0.88 if share == 0.2 else None,
-        note="time to time",
+        note="ratio of times",
     )
 
 
 def stepping(count: int, length: int, repeats: int) -> Figure:
-    """Greedy translation, one sentence at a time; a single row is quickest on one thread."""
+    """Compare greedy translation, one sentence at a time; a single row is fastest on one thread."""
     texts = sources(sentences(count, 0.0), 1)
-    models = {name: made(name, context=128) for name in DEPTHS}
+    models = {name: build(name, context=128) for name in DEPTHS}
     with threads(1):
         times = alternate({name: partial(translate, model, texts, length) for name, model in models.items()}, repeats)
     words = count * length
@@ -119,7 +119,7 @@ def stepping(count: int, length: int, repeats: int) -> Figure:
         speed(times, "seq2seq-transformer", words),
         speed_up(times, "fat", "seq2seq-transformer"),
         at_least=1.5,
-        note="encoding included",
+        note="including encoding",
     )
 
 
@@ -128,7 +128,7 @@ def main() -> None:
     count = 32 if options.quick else SENTENCES
     few = (4, 4) if options.quick else (TRANSLATED, TARGET)
     figures = [*skipping(count, options.repeats), stepping(*few, options.repeats)]
-    report(figures, options, peer="all of the source; seq2seq-transformer of 3 + 3 layers", sentences=count)
+    report(figures, options, peer="the whole source; seq2seq-transformer of 3 + 3 layers", sentences=count)
 
 
 if __name__ == "__main__":

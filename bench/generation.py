@@ -1,8 +1,8 @@
 """Generation speed at batch 1 against transformers' `generate` with its cache, on the same weights.
 
-The Transformer of 4 layers, 4 heads, 128 wide, 65 tokens, writes 500 tokens greedily. Its weights are copied into a
-GPT2LMHeadModel, and the tokens of both must be the same. GPT-2 has a position for every token of the text, 512 here;
-the project's model is also measured with windows of 64 and 256, where it writes on past the end of the window.
+A Transformer of 4 layers, 4 heads, 128 wide, 65 tokens generates 500 tokens greedily. Its weights are copied into a
+GPT2LMHeadModel, and both must generate the same tokens. GPT-2 has one position per token of the text, 512 here; the
+project's model is also measured with windows of 64 and 256, where it continues past the end of the window.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from chainrule.types import Vocabulary
 POSITIONS, WINDOWS, BOS = 512, (64, 256), 0
 DEVIATIONS = {"embedding.weight": 0.05, "features.positions.table_CD": 0.2}
 OTHER_DEVIATION = 0.3
-"""Of the random weights: such that the text does not become one token for ever, which would prove nothing."""
+"""Standard deviations of the random weights. Others give a text of one repeated token, which would prove nothing."""
 
-# Where each tensor of a block of ours lies in GPT-2, and whether GPT-2 keeps it transposed.
+# The name in GPT-2 of each tensor of a block, and whether GPT-2 stores it transposed.
 PLACES = {
     "norm_attention": ("ln_1", False),
     "project_in": ("attn.c_attn", True),
@@ -41,7 +41,7 @@ PLACES = {
 
 
 def project_model(window: int) -> LanguageModel:
-    """A Transformer in GPT-2's form; the weights are the same for every window, as far as the positions reach."""
+    """Build a Transformer in GPT-2's form; all windows have the same weights, up to the number of positions."""
     shape = {"name": "transformer", "embedding": WIDTH, "layers": LAYERS, "heads": HEADS, "context": window}
     values = {"model": {**shape, **FORMS["GPT-2's form"]}, "output": {"name": "softmax", "bias": False}}
     vocabulary = Vocabulary(VOCABULARY, BOS, np.ones(VOCABULARY, np.int64))
@@ -54,14 +54,14 @@ def project_model(window: int) -> LanguageModel:
 
 
 def _draw(parameter_RD: Tensor, deviation: float, seed: int) -> None:
-    """Fill with normal numbers; the first rows are the same however many there are."""
+    """Fill with normal random numbers; the first rows do not depend on the number of rows."""
     rows = max(POSITIONS, len(parameter_RD))
     drawn_RD = torch.randn(rows, parameter_RD.shape[1], generator=torch.Generator().manual_seed(seed))
     parameter_RD.copy_(deviation * drawn_RD[: len(parameter_RD)])
 
 
 def as_gpt2(model: nn.Module) -> Any:
-    """The project's weights in transformers' GPT2LMHeadModel."""
+    """Copy the project's weights into transformers' GPT2LMHeadModel."""
     peer, ours = peer_model(POSITIONS), dict(model.named_parameters())
     weights: dict[str, Tensor] = {
         "transformer.wte.weight": ours["embedding.weight"],
@@ -81,7 +81,7 @@ def as_gpt2(model: nn.Module) -> Any:
 
 
 def peer_tokens(peer: Any, length: int, count: int) -> list[int]:
-    """What transformers' own generation writes after the first token, on `count` threads."""
+    """Return the tokens that transformers generates after the first one, on `count` threads."""
     with threads(count), torch.inference_mode():
         written = peer.generate(
             torch.tensor([[BOS]]),
@@ -98,7 +98,7 @@ def peer_tokens(peer: Any, length: int, count: int) -> list[int]:
 
 
 def project_tokens(model: LanguageModel, length: int) -> list[int]:
-    """What the project writes: one thread, as `chainrule generate` uses for a single text."""
+    """Return the tokens that the project generates on one thread, as `chainrule generate` does for a single text."""
     with threads(1):
         (written,) = generate(model, eos=None, bos=BOS, max_new_tokens=length, choose=Greedy())
     tokens: list[int] = written.tolist()
@@ -106,12 +106,12 @@ def project_tokens(model: LanguageModel, length: int) -> list[int]:
 
 
 def check(models: dict[int, LanguageModel], peer: Any, length: int) -> int:
-    """Both write the same as long as the window has room -> how many different tokens the text has."""
+    """Check that both generate the same tokens up to the window's end -> number of distinct tokens in the text."""
     expected = peer_tokens(peer, length, 1)
     for window, model in models.items():
         same = min(window, length)
         if project_tokens(model, same) != expected[:same]:
-            raise SystemExit(f"the texts of window {window} differ within their first {same} tokens")
+            raise SystemExit(f"window {window}: the first {same} tokens differ from those of transformers")
     return len(set(expected))
 
 
@@ -135,7 +135,7 @@ def main() -> None:
             speed(times, best, length),
             speed_up(times, f"window {window}", best),
             at_least=4.0,
-            note="the same tokens" if window >= length else f"the same tokens for the first {window}",
+            note="same tokens" if window >= length else f"same first {window} tokens",
         )
         for window in models
     ]

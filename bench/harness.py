@@ -1,8 +1,8 @@
-"""What the benchmarks share: contestants timed in turn, medians, one line a figure, the machine it was measured on.
+"""Shared parts of the benchmarks: timing in turn, medians, one line per figure, a description of the machine.
 
-A time on a machine that others use says little; a ratio of two times taken within the same second says much. So the
-contestants of a benchmark take turns, round after round, and a ratio is the median over the rounds of the ratio within
-a round. It may differ a little from the quotient of the medians that stand beside it.
+On a shared machine a single time means little, but a ratio of two times taken within the same second means much. So
+the contestants of a benchmark take turns, and a ratio is the median over the rounds of the ratio within a round. It may
+differ slightly from the quotient of the two medians.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Times = dict[str, list[float]]
 
 
 def alternate(contestants: Mapping[str, Callable[[], object]], repeats: int) -> Times:
-    """Seconds of every contestant in every round; a first round warms up and is not counted."""
+    """Return the seconds of every contestant in every round; the first round is a warm-up and is not counted."""
     times: Times = {name: [] for name in contestants}
     for number in range(repeats + 1):
         for name, run in contestants.items():
@@ -50,12 +50,12 @@ def alternate(contestants: Mapping[str, Callable[[], object]], repeats: int) -> 
 
 
 def speed(times: Times, name: str, tokens: int) -> float:
-    """Tokens a second of a contestant that handles `tokens` of them in a round: the median."""
+    """Return the median tokens/s of a contestant that processes `tokens` per round."""
     return tokens / statistics.median(times[name])
 
 
 def speed_up(times: Times, name: str, over: str) -> float:
-    """How many times as fast as another a contestant is: the median of the rounds."""
+    """Return how many times as fast as `over` a contestant is: the median over the rounds."""
     return statistics.median(theirs / ours for ours, theirs in zip(times[name], times[over], strict=True))
 
 
@@ -64,20 +64,20 @@ def speed_up(times: Times, name: str, over: str) -> float:
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured thing of the project, beside the peer's where there is one."""
+    """One measured value of the project, with the peer's value if there is one."""
 
     name: str
     value: float
     unit: str
     peer: float | None = None
-    ratio: float | None = None  # project to peer
-    at_least: float | None = None  # the bar for the ratio
+    ratio: float | None = None  # project / peer
+    at_least: float | None = None  # target for the ratio
     at_most: float | None = None
     note: str = ""
 
     @property
     def met(self) -> bool | None:
-        """Whether the ratio is on the right side of its bar; None where there is no bar."""
+        """Whether the ratio meets its target; None without a target."""
         if self.ratio is None or (self.at_least is None and self.at_most is None):
             return None
         high_enough = self.at_least is None or self.ratio >= self.at_least
@@ -86,12 +86,12 @@ class Figure:
     def line(self) -> str:
         parts = [f"{self.name:<34} {_number(self.value):>10} {self.unit}"]
         if self.peer is not None:
-            parts.append(f"against {_number(self.peer):>8}")
+            parts.append(f"peer {_number(self.peer):>8}")
         if self.ratio is not None:
             parts.append(f"ratio {self.ratio:6.3f}")
         if self.met is not None:
-            bar = f"at least {self.at_least}" if self.at_least is not None else f"at most {self.at_most}"
-            parts.append(f"bar {bar}: {'met' if self.met else 'MISSED'}")
+            target = f">= {self.at_least}" if self.at_least is not None else f"<= {self.at_most}"
+            parts.append(f"target {target}: {'met' if self.met else 'MISSED'}")
         return "  ".join([*parts, self.note]).rstrip()
 
 
@@ -100,7 +100,7 @@ def _number(value: float) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Describe the machine and the versions."""
     return {
         "cores": physical_cores(),
         "threads": torch.get_num_threads(),
@@ -121,17 +121,17 @@ def _cpu_name() -> str:
 
 
 def arguments(about: str | None, *, repeats: int = 9) -> argparse.ArgumentParser:
-    """The options every benchmark has."""
+    """Return a parser with the options of every benchmark."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=physical_cores(), help="CPU threads (default: one a core)")
-    parser.add_argument("--repeats", type=int, default=repeats, help="rounds (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="little work: shows that it runs, not how fast")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output instead of lines")
+    parser.add_argument("--threads", type=int, default=physical_cores(), help="CPU threads (default: one per core)")
+    parser.add_argument("--repeats", type=int, default=repeats, help="number of rounds (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="only check that it runs; the figures mean nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     return parser
 
 
 def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Read the command line, set the threads."""
+    """Parse the command line and set the number of threads."""
     options = parser.parse_args()
     if options.quick:
         options.repeats = min(options.repeats, 3)
@@ -140,7 +140,7 @@ def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def report(figures: Sequence[Figure], options: argparse.Namespace, **more: Any) -> None:
-    """Print the figures, and what else there is to say of them, as lines or as JSON."""
+    """Print the machine, the values of `more` and the figures, as lines or as JSON."""
     about = {**machine(), "repeats": options.repeats, **more}
     if options.json:
         print(json.dumps({**about, "figures": [{**asdict(figure), "met": figure.met} for figure in figures]}))
@@ -150,16 +150,16 @@ def report(figures: Sequence[Figure], options: argparse.Namespace, **more: Any) 
         print(figure.line())
 
 
-# The project's training, a few steps at a time
+# The project's training loop, a few steps at a time
 
 
 class NoFolder(RunFolder):
-    """A run folder that keeps nothing, so that a training which is paused goes on from what it has in memory."""
+    """A run folder that stores nothing: a paused training continues from memory."""
 
     def __init__(self) -> None:
         super().__init__(os.devnull)
 
-    def write_model(self, model: nn.Module) -> None:
+    def write_weights(self, weights: dict[str, Tensor]) -> None:
         return
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -176,7 +176,7 @@ class NoFolder(RunFolder):
 
 
 class FixedBatches:
-    """The same few batches over and over, the state begun anew with the first of them."""
+    """A cycle of a few batches; the state is reset at the first one."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self.batches, self.per_epoch = batches, len(batches)
@@ -186,17 +186,17 @@ class FixedBatches:
 
 
 def random_batches(tokens: np.ndarray[Any, Any], count: int, rows: int, length: int) -> list[Batch]:
-    """The stream `tokens` laid out in rows, cut into `count` batches of rows × length."""
+    """Arrange the stream `tokens` in rows and cut it into `count` batches of rows × length."""
     track = torch.from_numpy(tokens[: rows * (count * length + 1)].astype(np.int64)).view(rows, -1)
     places = range(0, count * length, length)
     return [Batch(track[:, at : at + length], track[:, at + 1 : at + length + 1]) for at in places]
 
 
 class Project:
-    """The project's own training loop over given batches, run a number of steps at a time."""
+    """The project's training loop over given batches, run a number of steps at a time."""
 
     def __init__(self, values: Mapping[str, Any], vocabulary: Vocabulary, batches: Batches) -> None:
-        """`values` are those of a config.toml; what they leave open stays at the defaults of the project."""
+        """`values` are nested as in config.toml; everything else has the project's defaults."""
         training = {"validations": 1, "save_seconds": 1e9, "log_steps": 10**9, "steps": 10**9}
         config = parse(RunConfig, {**values, "training": {**training, **values.get("training", {})}})
         torch.manual_seed(config.seed)
@@ -217,18 +217,18 @@ class Project:
         return self.trainer.training_state.step >= self.target
 
     def steps(self, count: int) -> None:
-        """Take so many more steps."""
+        """Take `count` more steps."""
         self.target = self.trainer.training_state.step + count
         self.trainer.fit()
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Numbers to learn; a shared matrix counts once."""
+    """Return the number of parameters; a shared matrix counts once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def update(loss: Tensor, model: nn.Module, optimizer: torch.optim.Optimizer, clip: float) -> None:
-    """The peer's side of a step: gradients, clipping, update."""
+    """One training step of a peer: gradients, clipping, update."""
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), clip)

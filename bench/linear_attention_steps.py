@@ -1,8 +1,8 @@
-"""What a step costs after a short and after a long prefix: linear attention, and ordinary attention beside it.
+"""Time of a step after short and long prefixes: linear attention, and softmax attention for comparison.
 
-`at` remembers a prefix in sums of one size, so that its steps should cost the same after 100 tokens as after 8,000;
-`transformer` with a window that holds them all reads every key and value again. Both are 4 layers × 128 with random
-weights, one text, one thread. Every round takes some steps from where the round before ended.
+`at` stores a prefix in sums of constant size, so its steps should cost the same after 100 tokens as after 8,000.
+`transformer` with a window for all of them reads every key and value again. Both have 4 layers × 128 and random
+weights; one text, one thread. Every round continues where the previous one ended.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PREFIXES = (100, 1000, 8000)
 SHAPE = {"embedding": 128, "layers": 4, "heads": 4}
 OPTIONS: dict[str, dict[str, Any]] = {"at": {}, "transformer": {"context": 8192}}
 STEPS = {"at": 64, "transformer": 16}
-"""Of a round: few of the transformer, whose prefixes must stay about as long as they are said to be."""
+"""Steps per round: few for the transformer, so that its prefixes keep about their length."""
 
 
 class Walk:
-    """A text that goes on from a prefix of random tokens."""
+    """A text that continues a prefix of random tokens."""
 
     def __init__(self, model: LanguageModel, prefix: int) -> None:
         self.model = model
@@ -37,8 +37,8 @@ class Walk:
         with threads(1), torch.inference_mode():
             _, self.state = model.prefill(model.start(1), tokens_1T)
 
-    def go_on(self, steps: int) -> None:
-        """Take so many steps, always with the likeliest token."""
+    def extend(self, steps: int) -> None:
+        """Generate `steps` tokens greedily."""
         token_1 = torch.zeros(1, dtype=torch.int64)
         with threads(1), torch.inference_mode():
             for _ in range(steps):
@@ -47,7 +47,7 @@ class Walk:
 
 
 def make(name: str) -> LanguageModel:
-    """A fresh model of that name."""
+    """Build a model with random weights."""
     torch.manual_seed(1)
     values = {"model": {"name": name, **SHAPE, **OPTIONS[name]}, "output": {"name": "softmax"}}
     vocabulary = Vocabulary(VOCABULARY, 0, np.ones(VOCABULARY, np.int64))
@@ -55,22 +55,22 @@ def make(name: str) -> LanguageModel:
 
 
 def figure(times: Times, model: str, prefix: int) -> Figure:
-    """A step after a prefix beside one of the same model after the shortest."""
+    """Compare a step after a prefix with a step after the shortest prefix."""
     name, shortest = f"{model}, prefix {prefix}", f"{model}, prefix {PREFIXES[0]}"
     value, peer = (1000 / speed(times, which, STEPS[model]) for which in (name, shortest))
-    bar = 1.2 if model == "at" and prefix == PREFIXES[-1] else None
-    return Figure(name, value, "ms a step", peer, speed_up(times, shortest, name), at_most=bar)
+    target = 1.2 if model == "at" and prefix == PREFIXES[-1] else None
+    return Figure(name, value, "ms/step", peer, speed_up(times, shortest, name), at_most=target)
 
 
 def main() -> None:
     options = begin(arguments(__doc__))
     models = {name: make(name) for name in OPTIONS}
     walks = {
-        f"{name}, prefix {prefix}": partial(Walk(model, prefix).go_on, STEPS[name])
+        f"{name}, prefix {prefix}": partial(Walk(model, prefix).extend, STEPS[name])
         for name, model in models.items()
         for prefix in PREFIXES
     }
-    times = alternate(walks, min(options.repeats, 11))  # more would leave the transformer's window
+    times = alternate(walks, min(options.repeats, 11))  # more rounds would exceed the transformer's window
     figures = [figure(times, name, prefix) for name in models for prefix in PREFIXES]
     at, transformer = (figure(times, name, PREFIXES[-1]).value for name in models)
     report(figures, options, transformer_over_at=round(transformer / at, 2))

@@ -1,8 +1,8 @@
-"""Training speed of the recurrent language models against a plain torch.nn.LSTM one.
+"""Training speed of the recurrent language models against torch.nn.LSTM.
 
-2 layers of 200, batch 20, unroll 35, 10,000 words, no dropout, full softmax with a matrix of its own, SGD with
-gradients clipped at 5, state carried from batch to batch. The peer is nn.Embedding, nn.LSTM, nn.Linear and
-F.cross_entropy. `sr` has one LSTM before and one after its own prediction over the vocabulary.
+2 layers of 200, batch 20, unroll 35, 10,000 words, no dropout, full softmax with an untied matrix, SGD with gradients
+clipped at 5, state carried from batch to batch. The peer is nn.Embedding, nn.LSTM, nn.Linear and F.cross_entropy. `sr`
+has one LSTM before and one after its first prediction over the vocabulary.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from chainrule.types import Batch, Vocabulary
 
 VOCABULARY, LAYERS, WIDTH, ROWS, LENGTH = 10_000, 2, 200, 20, 35
 LR, CLIP = 1.0, 5.0
-BARS = {"lstm": 1.0, "lstm-peephole": 0.6, "lstm-coupled": 0.6, "gru": None, "sr": 0.6}
+TARGETS = {"lstm": 1.0, "lstm-peephole": 0.6, "lstm-coupled": 0.6, "gru": None, "sr": 0.6}
 
 
 class PlainLstm(nn.Module):
-    """The language model as torch's own parts make it."""
+    """A language model of torch's own modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,13 +47,13 @@ class PlainLstm(nn.Module):
         self.output = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, tokens_BT: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """tokens_BT -> scores BTV, and the state to carry on with."""
+        """tokens_BT -> logits BTV and the next state."""
         hidden_BTD, state = self.lstm(self.embedding(tokens_BT), state)
         return self.output(hidden_BTD), state
 
 
 def peer_steps(batches: Sequence[Batch]) -> tuple[PlainLstm, Callable[[int], None]]:
-    """The peer, and a function that takes a number of training steps with it."""
+    """Return the peer, and a function that takes a number of training steps with it."""
     torch.manual_seed(1)
     model = PlainLstm()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
@@ -86,7 +86,7 @@ def main() -> None:
     batches = random_batches(tokens, 8, ROWS, LENGTH)
     vocabulary = Vocabulary(VOCABULARY, 0, np.bincount(tokens, minlength=VOCABULARY))
     peer, plain = peer_steps(batches)
-    projects = {name: project(name, batches, vocabulary) for name in BARS}
+    projects = {name: project(name, batches, vocabulary) for name in TARGETS}
     contestants: dict[str, Callable[[], object]] = {"peer": partial(plain, count)}
     contestants |= {name: partial(one.steps, count) for name, one in projects.items()}
     times = alternate(contestants, options.repeats)
@@ -98,10 +98,10 @@ def main() -> None:
             "tokens/s",
             speed(times, "peer", each),
             speed_up(times, name, "peer"),
-            at_least=bar,
+            at_least=target,
             note=f"{parameter_count(projects[name].model):,} parameters",
         )
-        for name, bar in BARS.items()
+        for name, target in TARGETS.items()
     ]
     report(figures, options, peer=f"torch.nn.LSTM, {parameter_count(peer):,} parameters")
 

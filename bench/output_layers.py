@@ -1,7 +1,7 @@
-"""Training speed of the output layers for large vocabularies against the full softmax, all within the project.
+"""Training speed of the project's output layers for large vocabularies against its full softmax.
 
-LSTM 2 × 200, batch 20, unroll 35, 50,000 words, every option at its default (AdamW among them). The words are random
-and Zipf-distributed; with --text also those of a real text, its most frequent words.
+LSTM 2 × 200, batch 20, unroll 35, 50,000 words, all options at their defaults (including AdamW). The words are random
+and Zipf-distributed; --text also measures the most frequent words of a real text.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Tokens = np.ndarray[Any, Any]
 
 
 def zipf(size: int, vocabulary: int) -> Tokens:
-    """Random tokens whose frequency falls as 1 / rank."""
+    """Return random tokens with frequencies proportional to 1 / rank."""
     prob_V = 1.0 / np.arange(1, vocabulary + 1)
     return np.random.default_rng(1).choice(vocabulary, size=size, p=prob_V / prob_V.sum())
 
 
 def words_of(path: Path, vocabulary: int) -> tuple[Tokens, Vocabulary]:
-    """The tokens of a text, and its vocabulary."""
+    """Return the tokens of a text and its vocabulary."""
     texts = open_texts([path])
     tokenizer = train_tokenizer("word", texts, vocab_size=vocabulary, min_count=1)
     store = open_store(texts, tokenizer)
@@ -66,7 +66,7 @@ def project(output: str, tokens: Tokens, vocabulary: Vocabulary) -> Project:
 
 
 def measure(words: str, tokens: Tokens, vocabulary: Vocabulary, count: int, repeats: int) -> list[Figure]:
-    """Every layer against the full softmax on one text."""
+    """Compare every layer with the full softmax on one text."""
     projects = {name: project(name, tokens, vocabulary) for name in ("softmax", *LAYER_NAMES)}
     contestants: dict[str, Callable[[], object]] = {name: partial(one.steps, count) for name, one in projects.items()}
     times = alternate(contestants, repeats)
@@ -87,11 +87,11 @@ def measure(words: str, tokens: Tokens, vocabulary: Vocabulary, count: int, repe
 
 def main() -> None:
     parser = arguments(__doc__, repeats=7)
-    parser.add_argument("--text", type=Path, help="a text of many words, also measured")
-    parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="words (default: %(default)s)")
+    parser.add_argument("--text", type=Path, help="text with a large vocabulary, measured as well")
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="number of words (default: %(default)s)")
     options = begin(parser)
     count = 1 if options.quick else 4
-    # The counts are those of a longer text than the one trained on: no layer may know which words will come.
+    # The counts are of a longer text than the training text, so that no layer knows which words occur.
     tokens = zipf(100 * _needed(), options.vocabulary)
     vocabulary = Vocabulary(options.vocabulary, 0, np.bincount(tokens, minlength=options.vocabulary))
     figures = measure("random", tokens[: _needed()], vocabulary, count, options.repeats)

@@ -1,14 +1,12 @@
-"""Time to a validation loss of 1.886 nats a character on tiny Shakespeare, against GPT2LMHeadModel.
+"""Time to a validation loss of 1.886 nats per character on tiny Shakespeare, against GPT2LMHeadModel.
 
 The first 90% of the characters are for training, the last 10% for validation. The peer is GPT-2 of 4 layers, 4 heads,
 128 wide: 2,000 iterations of 12 × 64 random characters, AdamW 1e-3 with β2 0.99, 100 iterations of warm-up, then a
 cosine to 1e-4, gradients clipped at 1, no dropout. The project trains recipes/shakespeare-quick.toml, with at most as
-many parameters, between the two halves of the peer's training, so that a change in what else the machine does falls on
-both.
+many parameters, between the two halves of the peer's training, so that other load on the machine affects both.
 
-The project's seconds are those of the whole training, with its validations and checkpoints; the peer's are those of its
-iterations alone. Validation is over the whole validation text in both: the peer's in blocks of 64, its own way; the
-project's as `chainrule eval` measures it, and also in the peer's way.
+The project's seconds include validations and checkpoints; the peer's are its iterations alone. Both are validated on
+the whole validation text: the peer in blocks of 64; the project as `chainrule eval` does, and also in blocks of 64.
 """
 
 from __future__ import annotations
@@ -29,33 +27,33 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformer_training import BETAS, CLIP, LENGTH, LR, ROWS, peer_model
 
-from chainrule.api import make_config
 from chainrule.base.modes import evaluating
 from chainrule.evaluation.perplexity import evaluate_tokens
-from chainrule.runs.language_model import Run
+from chainrule.runs.language_model import LanguageModelRun
 from chainrule.training.fit import fit
+from chainrule.training.request import make_config
 from chainrule.types import Batch
 
-GOAL, ITERATIONS, WARMUP, FINAL_LR, BAR = 1.886, 2000, 100, 1e-4, 0.4
+GOAL, ITERATIONS, WARMUP, FINAL_LR, TARGET = 1.886, 2000, 100, 1e-4, 0.4
 RECIPE = Path(__file__).parent.parent / "recipes" / "shakespeare-quick.toml"
 
 
 def split(path: Path) -> tuple[str, str]:
-    """The first 90% of the characters, and the rest."""
+    """Return the first 90% of the characters, and the rest."""
     text = path.read_text(encoding="utf-8")
     cut = int(len(text) * 0.9)
     return text[:cut], text[cut:]
 
 
 def characters(train: str, valid: str) -> tuple[Tensor, Tensor]:
-    """Both texts as numbers of the characters that occur in them."""
-    numbers = {letter: number for number, letter in enumerate(sorted(set(train + valid)))}
-    encoded = [torch.tensor([numbers[letter] for letter in text]) for text in (train, valid)]
+    """Encode both texts as ids of the characters that occur in them."""
+    ids = {letter: number for number, letter in enumerate(sorted(set(train + valid)))}
+    encoded = [torch.tensor([ids[letter] for letter in text]) for text in (train, valid)]
     return encoded[0], encoded[1]
 
 
 def block_loss(tokens_N: Tensor, score: Callable[[Tensor, Tensor], Tensor | float]) -> float:
-    """Nats a character in blocks of 64 that each begin without a past; `score(inputs_BT, targets_BT)` gives the sum."""
+    """Nats per character in independent blocks of 64; `score(inputs_BT, targets_BT)` gives the sum of a batch."""
     whole = (len(tokens_N) - 1) // LENGTH * LENGTH
     inputs_NT, targets_NT = tokens_N[:whole].view(-1, LENGTH), tokens_N[1 : whole + 1].view(-1, LENGTH)
     parts = zip(inputs_NT.split(64), targets_NT.split(64), strict=True)
@@ -64,7 +62,7 @@ def block_loss(tokens_N: Tensor, score: Callable[[Tensor, Tensor], Tensor | floa
 
 @dataclass
 class Peer:
-    """GPT-2 with its optimiser, schedule and clock."""
+    """GPT-2 with its optimiser, schedule and timer."""
 
     train_N: Tensor
     iterations: int
@@ -104,19 +102,19 @@ class Peer:
             return block_loss(valid_N, lambda inputs_BT, targets_BT: self._loss(inputs_BT, targets_BT, "sum"))
 
 
-def train_project(options: argparse.Namespace, train: str, valid: str, place: Path) -> tuple[Run, Path]:
-    """Train the recipe on the texts -> the run, and the file of the validation text."""
+def train_project(options: argparse.Namespace, train: str, valid: str, place: Path) -> tuple[LanguageModelRun, Path]:
+    """Train the recipe on the texts -> the run and the path of the validation text."""
     files = {name: place / f"{name}.txt" for name in ("train", "valid")}
     for name, text in (("train", train), ("valid", valid)):
         files[name].write_text(text, encoding="utf-8")
     named = {"data": {"train": [str(files["train"])], "valid": [str(files["valid"])]}}
     quick = {"steps": 3} if options.quick else {}
     config = make_config(options.recipe, named, {"training": {**quick, "threads": options.threads}})
-    return Run(fit(config, place / "run").folder.path), files["valid"]
+    return LanguageModelRun(fit(config, place / "run").folder.path), files["valid"]
 
 
-def project_losses(run: Run, valid: Path) -> tuple[float, float]:
-    """Nats a character on the validation text: as `chainrule eval` measures, and in blocks of 64."""
+def project_losses(run: LanguageModelRun, valid: Path) -> tuple[float, float]:
+    """Nats per character on the validation text: as `chainrule eval` measures, and in blocks of 64."""
     store = run.open(valid)
     nats, count = evaluate_tokens(run.model, store.tokens, eos=run.tokenizer.eos)
     with evaluating(run.model):
@@ -131,8 +129,10 @@ def _nats(model: Any, inputs_BT: Tensor, targets_BT: Tensor) -> float:
 
 def main() -> None:
     parser = arguments(__doc__, repeats=1)
-    parser.add_argument("text", type=Path, help="tiny Shakespeare, one file")
-    parser.add_argument("--recipe", type=Path, default=RECIPE, help="the project's settings (default: %(default)s)")
+    parser.add_argument("text", type=Path, help="file with tiny Shakespeare")
+    parser.add_argument(
+        "--recipe", type=Path, default=RECIPE, help="configuration of the project (default: %(default)s)"
+    )
     options = begin(parser)
     train, valid = split(options.text)
     train_N, valid_N = characters(train, valid)
@@ -146,10 +146,10 @@ def main() -> None:
         result, (carried, blocks) = run.result, project_losses(run, valid_file)
         parameters = parameter_count(run.model)
     theirs = peer.validate(valid_N)
-    seconds = Figure("training", result["seconds"], "s", peer.seconds, result["seconds"] / peer.seconds, at_most=BAR)
+    seconds = Figure("training", result["seconds"], "s", peer.seconds, result["seconds"] / peer.seconds, at_most=TARGET)
     figures = [
         seconds,
-        Figure("training, steps alone", result["train_seconds"], "s", peer.seconds, note=f"{result['steps']:,} steps"),
+        Figure("training, steps only", result["train_seconds"], "s", peer.seconds, note=f"{result['steps']:,} steps"),
         Figure("validation", carried, "nats/char", theirs, note=f"goal {GOAL}: {_reached(carried)}"),
         Figure("validation in blocks of 64", blocks, "nats/char", theirs, note=f"goal {GOAL}: {_reached(blocks)}"),
         Figure("parameters", parameters, "", parameter_count(peer.model)),

@@ -1,8 +1,9 @@
 """Training speed of a small Transformer against transformers' GPT2LMHeadModel.
 
-4 layers, 4 heads, 128 wide, 12 × 64 characters of 65 kinds, no dropout, AdamW 1e-3 with β2 0.99, gradients clipped at
-1, both on the same batches. The project's model is measured in four forms of the same size: GPT-2's own (biases, gelu
-by tanh, learned positions), without biases, that with a squared ReLU, and the project's default (rotary positions too).
+4 layers, 4 heads, 128 wide, 12 × 64 characters, 65 different ones, no dropout, AdamW 1e-3 with β2 0.99, gradients
+clipped at 1, both on the same batches. The project's model is measured in four forms of the same size: GPT-2's form
+(biases, tanh GELU, learned positions), without biases, also with a squared ReLU, and the project's default (also with
+rotary positions).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ FORMS = {
 
 
 def peer_model(length: int = LENGTH, vocabulary: int = VOCABULARY) -> GPT2LMHeadModel:
-    """GPT-2 of the benchmark's shape, freshly initialised, without dropout."""
+    """Build GPT-2 in the benchmark's shape, newly initialised, without dropout."""
     config = GPT2Config(
         vocab_size=vocabulary,
         n_positions=length,
@@ -60,7 +61,7 @@ def peer_model(length: int = LENGTH, vocabulary: int = VOCABULARY) -> GPT2LMHead
 
 
 def peer_steps(batches: Sequence[Batch], *, fused: bool) -> tuple[GPT2LMHeadModel, Callable[[int], None]]:
-    """The peer, and a function that takes a number of training steps with it."""
+    """Return the peer, and a function that takes a number of training steps with it."""
     torch.manual_seed(1)
     model = peer_model().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, weight_decay=0.0, fused=fused)

@@ -1,7 +1,8 @@
 """Translation speed of beam and greedy search against transformers' `generate` on a Marian model with the same weights.
 
-256 wide, 3 + 3 layers, 4 heads, 1,024 inside, 8,000 words, random weights; 32 sources of 20 words become 25 words each,
-since such a model hardly ever ends a text. Both search with their caches, and what they write must be the same.
+256 wide, 3 + 3 layers, 4 heads, feed-forward width 1,024, 8,000 words, random weights. 32 sources of 20 words are
+translated into 25 words each, since such a model rarely predicts eos. Both use their caches, and must give the same
+texts.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ VOCABULARY, EOS, WIDTH, HEADS, LAYERS, INNER = 8000, 0, 256, 4, 3, 1024
 SENTENCES, SOURCE, TARGET, BEAMS = 32, 20, 25, 5
 DEVIATIONS = {"shared": 0.1, "out_proj": 0.02, "fc": 0.2}
 OTHER_DEVIATION = 0.12
-"""Of the random weights: such that a word leads to another, and not to itself for ever, which would prove nothing."""
+"""Standard deviations of the random weights. Others give one repeated word, which would prove nothing."""
 
 
 def peer_model() -> Any:
-    """A MarianMTModel of the benchmark's shape with random weights."""
+    """Build a MarianMTModel of the benchmark's shape with random weights."""
     sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in
              {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": INNER}.items()}  # fmt: skip
     config = MarianConfig(
@@ -51,7 +52,7 @@ def peer_model() -> Any:
 
 @torch.no_grad()
 def even_out(peer: Any) -> None:
-    """Take what random layers make of any text at all out of the scores, so that no word is always the best."""
+    """Subtract the mean logits of random texts, so that no word is always the best."""
     source_BS, target_BT = some_words(8), some_words(8)
     logits_BTV = peer(
         input_ids=source_BS, attention_mask=torch.ones_like(source_BS), decoder_input_ids=target_BT
@@ -60,14 +61,14 @@ def even_out(peer: Any) -> None:
 
 
 def some_words(rows: int) -> Tensor:
-    """Random sources, each ended by eos."""
+    """Return random sources, each ending with eos."""
     words_BS = torch.randint(1, VOCABULARY, (rows, SOURCE))
     words_BS[:, -1] = EOS
     return words_BS
 
 
 def project_model(peer: Any) -> Any:
-    """The project's Transformer with the peer's weights."""
+    """Build the project's Transformer with the peer's weights."""
     options = marian_options(peer.config.to_dict())
     config = parse(RunConfig, {"model": {"name": "seq2seq-transformer", **options}})
     model: Any = build_model(config, Vocabulary(VOCABULARY, EOS, np.ones(VOCABULARY, np.int64)))
@@ -107,11 +108,11 @@ def _until_eos(tokens: list[int]) -> list[int]:
 
 
 def check(model: Any, peer: Any, source_BS: Tensor, beams: int, length: int) -> int:
-    """Both write the same -> how many words."""
+    """Check that both give the same texts -> number of words."""
     expected, found = peer_texts(peer, source_BS, beams, length), project_texts(model, source_BS, beams, length)
     different = sum(one != other for one, other in zip(expected, found, strict=True))
     if different:
-        raise SystemExit(f"with {beams} beam(s) {different} of {len(expected)} texts differ")
+        raise SystemExit(f"{beams} beam(s): {different} of {len(expected)} texts differ from those of transformers")
     return sum(map(len, expected))
 
 
@@ -135,7 +136,7 @@ def main() -> None:
             speed(times, f"peer {beams}", count),
             speed_up(times, f"project {beams}", f"peer {beams}"),
             at_least=1.6 if beams > 1 else None,
-            note="the same texts",
+            note="same texts",
         )
         for beams, count in words.items()
     ]

@@ -1,9 +1,9 @@
-"""Translating a file: seconds to the first line, lines a second, and memory, which must not grow with the file.
+"""Translation of a file: seconds to the first line, lines/s, and memory, which must not grow with the file.
 
 A small Transformer with random weights (64 wide, 1 + 1 layers) translates 1,000 and 4,000 lines of about 12 words with
-5 beams, through the package's own interface, each file in a process of its own. It never ends a translation, so all are
-30 tokens long. Lines must come out in their order: some are translated alone too, and must be the same. Two peaks are
-told: all that was resident, and what the process held for itself (see evaluation_memory.py).
+5 beams through the public API, each file in its own process. It never predicts eos, so all translations have 30 tokens.
+The script stops if the order of the lines changes: some lines are also translated alone. Two peaks of memory are
+reported, resident and private (see evaluation_memory.py).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SEARCH: dict[str, Any] = {"num_beams": 5, "max_new_tokens": 30}
 WORDS, MOST_SECONDS = 2000, 1.0
 DEVIATIONS = {"embedding": 0.1, "narrow": 0.003}
 OTHER_DEVIATION = 0.3
-"""Of the random weights: such that what is written depends most on the source."""
+"""Standard deviations of the random weights, such that the output depends mostly on the source."""
 
 
 def write_lines(path: Path, count: int, seed: int) -> None:
-    """Random ones of the same words, 3 to 30 a line."""
-    letters_W5 = np.random.default_rng(0).integers(26, size=(WORDS, 5))
-    words = ["".join(chr(97 + letter) for letter in letters) for letters in letters_W5]
+    """Write lines of 3 to 30 random words from a fixed vocabulary."""
+    letters_V5 = np.random.default_rng(0).integers(26, size=(WORDS, 5))
+    words = ["".join(chr(97 + letter) for letter in letters) for letters in letters_V5]
     rng = np.random.default_rng(seed)
     with path.open("w", encoding="utf-8") as file:
         for length in np.clip(rng.lognormal(2.4, 0.5, count), 3, 30).astype(int):
@@ -45,7 +45,7 @@ def write_lines(path: Path, count: int, seed: int) -> None:
 
 
 def make_run(place: Path) -> Path:
-    """A translator with random weights that make different texts of different lines."""
+    """Train a translator for one step and set random weights that give different lines different translations."""
     pairs = [place / "train.source", place / "train.target"]
     for seed, path in enumerate(pairs, start=1):
         write_lines(path, 500, seed)
@@ -71,10 +71,10 @@ def make_run(place: Path) -> Path:
 
 
 def child(run_folder: Path, path: Path) -> None:
-    """Load the run, translate a file line by line, and print what it took as JSON."""
+    """Load the run, translate a file line by line, and print time and memory as JSON."""
     began = time.perf_counter()
     run: Any = cr.load(run_folder, device="cpu")
-    assert run.model is not None  # read when it is first asked for
+    assert run.model is not None  # loaded at first access
     loaded = time.perf_counter()
     resident, private = PeakMemory(), PrivatePeak()
     first, texts = 0.0, []
@@ -89,16 +89,16 @@ def child(run_folder: Path, path: Path) -> None:
 
 
 def check_order(run: Any, lines: list[str], texts: list[str]) -> None:
-    """Lines from all over the file have the translations that they have alone."""
+    """Check that lines spread over the file have the same translations as when translated alone."""
     if len(lines) != len(texts):
-        raise SystemExit(f"{len(lines)} lines went in and {len(texts)} came out")
+        raise SystemExit(f"{len(lines)} lines gave {len(texts)} translations")
     for number in np.linspace(0, len(lines) - 1, 7).astype(int).tolist():
         if run.translate(lines[number], **SEARCH) != texts[number]:
-            raise SystemExit(f"line {number + 1} is not where it was, or not what it is alone")
+            raise SystemExit(f"line {number + 1} has another translation in the file than alone")
 
 
 def measure(run: Path, path: Path, threads: int) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Run `child` in a new process."""
     command = [sys.executable, __file__, "--threads", str(threads), "--child", str(run), str(path)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     measured: dict[str, Any] = json.loads(done.stdout)
@@ -111,7 +111,7 @@ def figures_of(short: dict[str, Any], long: dict[str, Any]) -> list[Figure]:
     growth = long["private"] / short["private"]
     return [
         Figure("first line", first, "s", MOST_SECONDS, first / MOST_SECONDS, at_most=1.0,
-               note=f"the bar; loading took {short['loading']:.2f} s"),
+               note=f"peer: the limit; loading took {short['loading']:.2f} s"),
         Figure("lines", long["lines"] / long["seconds"], "lines/s", short["lines"] / short["seconds"], note=sizes),
         Figure("private memory", long["private"] / 2**20, "MiB", short["private"] / 2**20, growth,
                at_most=MOST_GROWTH, note=sizes),
@@ -121,7 +121,9 @@ def figures_of(short: dict[str, Any], long: dict[str, Any]) -> list[Figure]:
 
 def main() -> None:
     parser = arguments(__doc__, repeats=1)
-    parser.add_argument("--lines", type=int, nargs=2, default=(1000, 4000), help="the two files (default: 1000 4000)")
+    parser.add_argument(
+        "--lines", type=int, nargs=2, default=(1000, 4000), help="lines of the two files (default: 1000 4000)"
+    )
     parser.add_argument("--child", nargs=2, metavar=("RUN", "FILE"), help=argparse.SUPPRESS)
     options = begin(parser)
     if options.child:
@@ -135,7 +137,7 @@ def main() -> None:
             write_lines(path, count, seed=10 + number)
             taken.append(measure(run, path, options.threads))
     different = " and ".join(f"{one['different']:,} of {one['lines']:,}" for one in taken)
-    report(figures_of(*taken), options, peer="the bar, or the shorter file", different_translations=different)
+    report(figures_of(*taken), options, peer="the limit, or the shorter file", different_translations=different)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Training speed of the Transformer with a source against torch.nn.Transformer with the same shapes.
+"""Training speed of the encoder-decoder Transformer against torch.nn.Transformer with the same shapes.
 
-256 wide, 3 + 3 layers, 4 heads, 1,024 inside, 8,000 words, norms before each part, dropout 0.1, label smoothing 0.1,
-AdamW, gradients clipped at 1, one matrix for both embeddings and the output. Both read the same batches of pairs that
-are about equally long, up to 4,000 tokens a side with their padding; how much of that is padding is told too. The
-project's model is measured in the peer's form (biases, ReLU, sinusoidal positions, attention weights dropped as well)
-and in its own default form. In the first the peer begins with its weights, and both must find the same loss. The peer
-also drops units inside its feed-forward layers, which the project does not.
+256 wide, 3 + 3 layers, 4 heads, feed-forward width 1,024, 8,000 words, pre-norm, dropout 0.1, label smoothing 0.1,
+AdamW, gradients clipped at 1, one matrix for both embeddings and the output. Both read the same batches of pairs of
+about equal length, up to 4,000 tokens per side including padding; the share of padding is reported. The project's model
+is measured in the peer's form (biases, ReLU, sinusoidal positions, attention dropout) and in its default form. In the
+peer's form the peer starts with the same weights, and both must have the same loss. The peer also has dropout inside
+its feed-forward layers, which the project has not.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ PAIRS, MAX_TOKENS = 20_000, 4000
 PEERS_FORM = {"bias": True, "activation": "relu", "positions": "sinusoidal", "attention_dropout": DROPOUT}
 FORMS: dict[str, dict[str, Any]] = {"peer's form": PEERS_FORM, "default form": {}}
 MOST_PADDING = 10.0
-"""Per cent of all positions."""
+"""Largest allowed share of padding, in percent of all positions."""
 
-# Layers of a block, and what they are called in torch's; of a decoder's the norms are one number further on.
+# The names of the layers of a block in torch. In a decoder the norms after the first are numbered one higher.
 PLACES = {"project_out": "self_attn.out_proj", "widen": "linear1", "narrow": "linear2", "norm_attention": "norm1"}
 LAST_PLACES = {
     "encoder": {"norm_feedforward": "norm2"},
@@ -63,23 +63,23 @@ LAST_PLACES = {
 
 
 def some_pairs(count: int) -> PairStore:
-    """Random words in sentences of 3 to 100, most of them 10 to 30 long, each translated about word by word."""
+    """Return pairs of random sentences of 3 to 100 words, mostly 10 to 30, with about equal lengths on both sides."""
     rng = np.random.default_rng(1)
     source_P = np.clip(rng.lognormal(3.0, 0.5, count), 3, 100).astype(int)
     target_P = np.clip(source_P * rng.normal(1.05, 0.15, count), 3, 100).astype(int)
-    stores = cast(Any, None), cast(Any, None)  # batches are made of the rows alone
+    stores = cast(Any, None), cast(Any, None)  # batches need only the rows
     return PairStore(*stores, *(Rows(_lines(lengths_P, rng), EOS) for lengths_P in (source_P, target_P)))
 
 
 def _lines(lengths_P: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Lines of so many words, each ended by eos, frequent words more often."""
+    """Return lines of the given lengths, each ending with eos; word frequencies follow Zipf's law."""
     tokens = np.minimum(rng.zipf(1.2, int(lengths_P.sum() + len(lengths_P))), VOCABULARY - 1)
     tokens[np.cumsum(lengths_P + 1) - 1] = EOS
     return tokens
 
 
 def tokens_of(batch: Batch) -> int:
-    """The tokens of both sides that are no padding."""
+    """Count the tokens of both sides without padding."""
     assert batch.source is not None
     assert batch.weights_BT is not None
     return int(batch.weights_BT.sum()) + int(batch.source.mask_BS.sum())
@@ -89,7 +89,7 @@ def tokens_of(batch: Batch) -> int:
 
 
 class Peer(nn.Module):
-    """torch.nn.Transformer with what its documentation leaves to the reader."""
+    """torch.nn.Transformer with embeddings, positions and an output layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,16 +106,16 @@ class Peer(nn.Module):
         return cast(Tensor, self.dropout(embedded_BTD + self.positions_CD[: tokens_BT.shape[1]]))
 
     def forward(self, batch: Batch) -> Tensor:
-        """The loss, nats a token."""
+        """The loss in nats per token."""
         assert batch.source is not None
         assert batch.weights_BT is not None
-        hidden_by_padding_BS = ~batch.source.mask_BS
+        is_padding_BS = ~batch.source.mask_BS
         hidden_BTD = self.transformer(
             self.embed(batch.source.tokens_BS),
             self.embed(batch.inputs_BT),
             tgt_mask=nn.Transformer.generate_square_subsequent_mask(batch.inputs_BT.shape[1]),
-            src_key_padding_mask=hidden_by_padding_BS,
-            memory_key_padding_mask=hidden_by_padding_BS,
+            src_key_padding_mask=is_padding_BS,
+            memory_key_padding_mask=is_padding_BS,
             tgt_is_causal=True,
         )
         targets_BT = batch.targets_BT.masked_fill(batch.weights_BT == 0, -100)
@@ -126,7 +126,7 @@ class Peer(nn.Module):
 
 @torch.no_grad()
 def same_weights(peer: Peer, model: nn.Module) -> None:
-    """Give the peer the weights of the project's model in the peer's form."""
+    """Copy the weights of the project's model in the peer's form to the peer."""
     ours, weights = model.state_dict(), {}
     for side in ("encoder", "decoder"):
         for kind in ("weight", "bias"):
@@ -146,7 +146,7 @@ def same_weights(peer: Peer, model: nn.Module) -> None:
 
 @torch.no_grad()
 def check(peer: Peer, model: Any, batch: Batch) -> None:
-    """Without dropout and smoothing both find the same loss of the same weights."""
+    """Check that both have the same loss with the same weights, without dropout and smoothing."""
     same_weights(peer, model)
     assert batch.weights_BT is not None
     expected = float(peer.eval()(batch))
@@ -154,11 +154,11 @@ def check(peer: Peer, model: Any, batch: Batch) -> None:
     found = -float((log_probs_BT * batch.weights_BT).sum() / batch.weights_BT.sum())
     peer.train()
     if abs(found - expected) > 1e-4:
-        raise SystemExit(f"the losses differ: {found:.6f} and, of torch.nn.Transformer, {expected:.6f}")
+        raise SystemExit(f"the losses differ: {found:.6f}, torch.nn.Transformer {expected:.6f}")
 
 
 def peer_steps(peer: Peer, batches: Sequence[Batch], count: int) -> Callable[[], None]:
-    """A function that takes a number of training steps with the peer."""
+    """Return a function that takes `count` training steps with the peer."""
     optimizer = torch.optim.AdamW(peer.parameters(), lr=LR, betas=BETAS, weight_decay=0.0, fused=True)
     endless = itertools.cycle(batches)
 
@@ -215,7 +215,15 @@ def main() -> None:
     ]
     padding = 100 * made.padding
     figures.append(
-        Figure("padding", padding, "% of positions", MOST_PADDING, padding / MOST_PADDING, at_most=1.0, note="the bar")
+        Figure(
+            "padding",
+            padding,
+            "% of positions",
+            MOST_PADDING,
+            padding / MOST_PADDING,
+            at_most=1.0,
+            note="peer: the limit",
+        )
     )
     report(figures, options, peer=f"torch.nn.Transformer, {parameter_count(peer):,} parameters", tokens=tokens)
 

@@ -1,17 +1,17 @@
-"""word2vec against gensim: words a second, memory, and with --quality how good the vectors are.
+"""word2vec against gensim: words/s, memory and, with --quality, the quality of the vectors.
 
-Both learn from the same text with the same settings: 100 dimensions, window 5, words that come 5 times or more, 5
-negative words, frequent words left out above a share of 0.001. Every measurement is a process of its own, with one
-thread or two, and the time is that of learning alone: vocabulary and tokens are there, the loops are compiled. gensim
-is used in its quickest way, with `corpus_file`. Words are those of the text, unknown ones too, line ends not.
+Both train on the same text with the same settings: 100 dimensions, window 5, words with at least 5 occurrences, 5
+negative words, subsampling above a frequency of 0.001. Every measurement is a separate process with one or --threads
+threads. The time is that of training alone: the vocabulary and the tokens exist, the loops are compiled. gensim uses
+its fastest input, `corpus_file`. All words of the text count, including unknown ones, but no line ends.
 
-Memory is the peak of what a process has for itself (RssAnon), from the text file to the learned vectors, less what it
-had after it had learned from the first of the lines. What it holds in all is told beside it: imports, compiled code,
-and pages of mapped files, such as the tokens, that the system happens to keep.
+Memory is the peak of private memory (RssAnon) from the text file to the vectors, minus the value after training on the
+first lines. Resident memory is reported as well: it includes imports, compiled code and cached pages of mapped files,
+for example of the tokens.
 
---quality learns for --epochs with seeds 1 to 3 and compares Spearman's correlation with human judgements of similarity
-and the share of analogies that are solved, among the words that both have. Without files of these, gensim's own copies
-of WordSim353 and of questions-words.txt are used.
+--quality trains for --epochs with seeds 1 to 3 and compares Spearman's correlation with human similarity judgements and
+the share of solved analogies, for the words that both know. The default files are gensim's copies of WordSim353 and
+questions-words.txt.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ WARMING_LINES = 3000
 NAMES = {0: "CBOW", 1: "skip-gram"}
 
 
-# What the contestants do not need is imported where it is needed, so that their memory is their own.
+# Imports inside functions keep modules that a contestant does not need out of its memory.
 
 
 def main() -> None:
     from harness import arguments, begin, report
 
     parser = arguments(__doc__, repeats=5)
-    parser.add_argument("text", type=Path, help="a text, a sentence a line")
-    parser.add_argument("--epochs", type=int, default=1, help="passes over it (default: %(default)s)")
-    parser.add_argument("--quality", action="store_true", help="compare the vectors, not the speed")
-    parser.add_argument("--similarity", type=Path, help="word, word, score a line")
-    parser.add_argument("--analogies", type=Path, help="four words a line, sections begin with a colon")
+    parser.add_argument("text", type=Path, help="text, one sentence per line")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs of training (default: %(default)s)")
+    parser.add_argument("--quality", action="store_true", help="compare the quality of the vectors, not the speed")
+    parser.add_argument("--similarity", type=Path, help="file with word, word, score per line")
+    parser.add_argument("--analogies", type=Path, help="file with four words per line; sections begin with a colon")
     options = begin(parser)
     with tempfile.TemporaryDirectory() as place:
         text = shortened(options.text, Path(place)) if options.quick else options.text
@@ -70,25 +70,25 @@ def compare_speed(options: Any, text: Path) -> list[Figure]:
     figures = []
     for sg in (1, 0):
         for threads in dict.fromkeys((1, options.threads)):
-            taken: dict[str, list[dict[str, float]]] = {"chainrule": [], "gensim": []}
+            results_of: dict[str, list[dict[str, float]]] = {"chainrule": [], "gensim": []}
             for number in range(options.repeats + 1):
-                for name, results in taken.items():
+                for name, results in results_of.items():
                     result = run_contestant(name, text, sg, threads, options.epochs)
-                    if number:  # the first leaves compiled loops and the text in caches
+                    if number:  # the first round fills the caches of compiled loops and files
                         results.append(result)
-            figures += figures_of(f"{NAMES[sg]}, {threads} thread(s)", taken)
+            figures += figures_of(f"{NAMES[sg]}, {threads} thread(s)", results_of)
     return figures
 
 
-def figures_of(name: str, taken: dict[str, list[dict[str, float]]]) -> list[Figure]:
+def figures_of(name: str, results_of: dict[str, list[dict[str, float]]]) -> list[Figure]:
     from harness import Figure
 
-    ours, theirs = taken["chainrule"], taken["gensim"]
+    ours, theirs = results_of["chainrule"], results_of["gensim"]
     speed, peer = (median(result["speed"] for result in results) for results in (ours, theirs))
     ratio = median(one["speed"] / other["speed"] for one, other in zip(ours, theirs, strict=True))
     held, peers = (max(result["memory"] for result in results) / 2**20 for results in (ours, theirs))
     whole, whole_peer = (max(result["resident"] for result in results) / 2**20 for results in (ours, theirs))
-    note = f"all that is held: {whole:.0f} against {whole_peer:.0f}"
+    note = f"resident: {whole:.0f}, peer {whole_peer:.0f}"
     return [
         Figure(name, speed, "words/s", peer, ratio, at_least=1.5),
         Figure(f"{name}, memory", held, "MiB", peers, held / peers, at_most=1.0, note=note),
@@ -111,7 +111,7 @@ def compare_quality(options: Any, text: Path) -> list[Figure]:
             (ours, low, high), (theirs, least, most) = (
                 spread([result[measure] for result in scores[name]]) for name in ("chainrule", "gensim")
             )
-            note = f"{low:.4f} to {high:.4f} against {least:.4f} to {most:.4f}"
+            note = f"{low:.4f} to {high:.4f}, peer {least:.4f} to {most:.4f}"
             figures.append(
                 Figure(f"{NAMES[sg]}, {measure}", ours, "", theirs, ours / theirs if theirs else None, note=note)
             )
@@ -131,29 +131,29 @@ def run_contestant(name: str, text: Path, sg: int, threads: int, epochs: int, **
     return result
 
 
-# The contestants, each in a process of its own
+# The contestants, each in its own process
 
 
 def contest(job: dict[str, Any]) -> dict[str, float]:
-    """Learn from the first lines, then from the text -> what that took, or how good it is."""
-    learn = {"chainrule": learn_with_chainrule, "gensim": learn_with_gensim}[job["name"]]
+    """Train on the first lines, then on the text -> speed and memory, or quality."""
+    train = {"chainrule": train_with_chainrule, "gensim": train_with_gensim}[job["name"]]
     with tempfile.TemporaryDirectory() as place:
         os.environ["CHAINRULE_CACHE"] = f"{place}/cache"
         few = Path(place, "few.txt")
         with open(job["text"], "rb") as file:
             few.write_bytes(b"".join(islice(file, WARMING_LINES)))
-        learn({**job, "text": str(few), "epochs": 1}, f"{place}/few")
+        train({**job, "text": str(few), "epochs": 1}, f"{place}/few")
         watch = Watch()
-        speed = learn(job, f"{place}/all")
+        speed = train(job, f"{place}/all")
         memory = watch.end()
         return quality(f"{place}/all.bin", job) if job.get("quality") else {"speed": speed, **memory}
 
 
-def learn_with_chainrule(job: dict[str, Any], out: str) -> float:
+def train_with_chainrule(job: dict[str, Any], out: str) -> float:
     import chainrule as cr
 
     valid = Path(f"{out}-valid.txt")
-    valid.write_text("nothing is measured on this\n")
+    valid.write_text("not measured\n")
     run = cr.train(
         job["text"], valid=valid, model="word2vec", sg=job["sg"], workers=job["threads"], epochs=job["epochs"],
         seed=job["seed"], out=out, **SETTINGS,
@@ -166,7 +166,7 @@ def learn_with_chainrule(job: dict[str, Any], out: str) -> float:
     return speed
 
 
-def learn_with_gensim(job: dict[str, Any], out: str) -> float:
+def train_with_gensim(job: dict[str, Any], out: str) -> float:
     from gensim.models import word2vec
 
     assert word2vec.FAST_VERSION > -1, "gensim's compiled loops are missing"
@@ -180,7 +180,7 @@ def learn_with_gensim(job: dict[str, Any], out: str) -> float:
 
 
 def quality(vectors: str, job: dict[str, Any]) -> dict[str, float]:
-    """Both are judged by the same program, gensim's."""
+    """Evaluate vectors with gensim's functions."""
     from gensim.models import KeyedVectors
     from gensim.test.utils import datapath
 
@@ -192,7 +192,7 @@ def quality(vectors: str, job: dict[str, Any]) -> dict[str, float]:
 
 
 class Watch:
-    """The most memory that this process has for itself and holds in all, read every few milliseconds (Linux)."""
+    """Samples the private and the resident memory of this process every few milliseconds (Linux)."""
 
     def __init__(self) -> None:
         self.before, self.peaks = memory_held(), memory_held()
@@ -205,14 +205,14 @@ class Watch:
             self.peaks = [max(pair) for pair in zip(self.peaks, memory_held(), strict=True)]
 
     def end(self) -> dict[str, float]:
-        """Bytes of its own beyond those at first, and all that it held."""
+        """Return the growth of private memory and the peak of resident memory, in bytes."""
         self._ended.set()
         self._thread.join()
         return {"memory": self.peaks[0] - self.before[0], "resident": self.peaks[1]}
 
 
 def memory_held() -> list[int]:
-    """Bytes that this process has for itself, and all that it holds, mapped files too."""
+    """Return private and resident memory of this process in bytes."""
     words = Path("/proc/self/status").read_text().split()
     held = {name: value for name, value in pairwise(words) if name in ("RssAnon:", "VmRSS:")}
     return [int(held[name]) * 1024 for name in ("RssAnon:", "VmRSS:")]

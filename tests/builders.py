@@ -1,7 +1,4 @@
-"""Small models of every kind, and small texts with something to learn, for tests of everything that needs a real model.
-
-Legend: V vocabulary.
-"""
+"""Small models of every kind, the cases of the laws, and small texts with something to learn."""
 
 from __future__ import annotations
 
@@ -17,13 +14,14 @@ import torch
 from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig
 from chainrule.engines.ngram.smoothing import SMOOTHINGS
+from chainrule.engines.word2vec.kernels import Word2VecWeights
 from chainrule.models.mixture import Mixture, MixtureConfig
 from chainrule.models.ngram import Ngram, NgramConfig
 from chainrule.models.translator import ConditionedModel
+from chainrule.models.word2vec import Word2Vec, Word2VecConfig
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.types import Source, Vocabulary
 
-# Options that bring any registered model down to a size for tests; a model takes those it knows.
 SMALL = {
     "embedding": 8,
     "hidden": 8,
@@ -40,12 +38,67 @@ SMALL = {
     "distance": 12,
     "sentinels": 0,
     "block": 4,
+    "width": 8,
+    "positions": 24,
+    "labels": ["a", "b", "c"],
 }
-OF_TRANSLATORS = {"context": 24}  # all of a source and all of a target
-LANGUAGE_MODELS = [entry.name for entry in MODELS.entries() if entry.task == "lm"]
-TRANSLATORS = [entry.name for entry in MODELS.entries() if entry.task == "translation"]
-TRAINED = [name for name in LANGUAGE_MODELS if MODELS.get(name).fitting == "gradients"]
-OUTPUT_LAYERS = OUTPUTS.names()
+"""Options that make any registered model small; a model takes those that it has."""
+
+OF_TASKS: dict[str, dict[str, Any]] = {
+    "translation": {"context": 24, "positions": None},  # `positions` is a kind of position encoding here
+    "lm": {"positions": None},
+}
+"""Options that differ by task; None: leave the default."""
+
+
+# The cases of the laws, from the registries: a registered model is held to the laws without being listed here
+
+Case = tuple[str, str, dict[str, Any]]
+"""Model, output layer and options."""
+
+
+def models_of(task: str) -> list[str]:
+    """The registered models of a task."""
+    return [entry.name for entry in MODELS.entries() if entry.task == task]
+
+
+def trained_models() -> list[str]:
+    """The language models that are trained by gradient steps."""
+    return [name for name in models_of("lm") if MODELS.get(name).fitting == "gradients"]
+
+
+def trained_cases() -> list[Case]:
+    """Language models that are trained by gradient steps: each with each output layer, and the variants."""
+    return [
+        *((model, output, {}) for model in trained_models() for output in OUTPUTS.names()),
+        *((model, "softmax", options) for model, options in VARIANTS),
+    ]
+
+
+def translator_cases() -> list[Case]:
+    """Translators: each with each output layer, and the variants."""
+    return [
+        *((model, output, {}) for model in models_of("translation") for output in OUTPUTS.names()),
+        *((model, "softmax", options) for model, options in TRANSLATOR_VARIANTS),
+    ]
+
+
+def text_cases() -> list[Case]:
+    """All language models."""
+    return [*trained_cases(), *COUNTED_CASES, *MIXED_CASES]
+
+
+def one_output(cases: Iterable[Case]) -> list[Case]:
+    """The cases with the softmax, for laws that do not depend on the output layer."""
+    return [case for case in cases if case[1] == "softmax"]
+
+
+def case_id(case: Case) -> str:
+    """The name of a case in the list of tests."""
+    model, output, options = case
+    return "-".join([model, output, *(f"{key}={value}" for key, value in options.items())])
+
+
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("average", {"weights": "attention"}),
     ("feedforward", {"layers": 2, "activation": "relu"}),
@@ -68,14 +121,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
         for norm in ("pre", "post")
     ),
 ]
-Case = tuple[str, str, dict[str, Any]]
-TRAINED_CASES: list[Case] = [
-    *((model, output, {}) for model in TRAINED for output in OUTPUT_LAYERS),
-    *((model, "softmax", options) for model, options in VARIANTS),
-]
-PROPER = [name for name in SMOOTHINGS if name != "stupid-backoff"]  # which gives scores, no probabilities
+PROPER = [name for name in SMOOTHINGS if name != "stupid-backoff"]  # it gives scores, not probabilities
 COUNTED_CASES: list[Case] = [
-    # Additive smoothing with a longer context gives the same row after every context it has not seen.
+    # Additive smoothing with a longer context gives the same row after every unseen context.
     *(("ngram", "softmax", {"smoothing": name, "order": 2 if name == "additive" else 3}) for name in PROPER),
     *(("ngram", "softmax", {"order": order, "across_lines": True}) for order in (2, 5)),
     ("ngram", "softmax", {"order": 4, "prune": [0, 0, 1]}),
@@ -122,36 +170,33 @@ TRANSLATOR_VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("hybrid", {"hidden": 12, "nar_layers": 2, "allocation_threshold": 0.2, "separate": True}),
     ("hybrid", {"shared": False, "score": "dot", "length_range": 2}),
 ]
-TRANSLATED_CASES: list[Case] = [
-    *((model, output, {}) for model in TRANSLATORS for output in OUTPUT_LAYERS),
-    *((model, "softmax", options) for model, options in TRANSLATOR_VARIANTS),
-]
-TEXT_CASES = [*TRAINED_CASES, *COUNTED_CASES, *MIXED_CASES]
+LANGUAGE_MODELS, TRANSLATORS, TRAINED = models_of("lm"), models_of("translation"), trained_models()
+OUTPUT_LAYERS = OUTPUTS.names()
+TRAINED_CASES, TRANSLATED_CASES, TEXT_CASES = trained_cases(), translator_cases(), text_cases()
 CASES = [*TEXT_CASES, *TRANSLATED_CASES]
 
 
-def case_id(case: Case) -> str:
-    model, output, options = case
-    return "-".join([model, output, *(f"{key}={value}" for key, value in options.items())])
+# Small models
 
 
 def small_options(model: str, **options: Any) -> dict[str, Any]:
-    """The options of a small model of a name, with some of them set otherwise."""
-    known = MODELS.get(model).make.Config.model_fields
-    small = SMALL | (OF_TRANSLATORS if model in TRANSLATORS else {})
-    chosen = {**{name: value for name, value in small.items() if name in known}, **options}
-    return {name: value for name, value in chosen.items() if name != "separate"}  # which is no option of a model
+    """Options of a small model; `options` replace them."""
+    entry = MODELS.get(model)
+    small = {**SMALL, **OF_TASKS.get(entry.task, {})}
+    known = {name: value for name, value in small.items() if name in entry.make.Config.model_fields}
+    chosen = {**{name: value for name, value in known.items() if value is not None}, **options}
+    return {name: value for name, value in chosen.items() if name != "separate"}  # an option of `small_translator`
 
 
 def small_config(model: str, output: str = "softmax", **options: Any) -> RunConfig:
-    """A configuration of such a model."""
+    """A configuration of a small model."""
     return RunConfig.model_validate(
         {"model": {"name": model, **small_options(model, **options)}, "output": {"name": output}}
     )
 
 
 def some_vocabulary(size: int = 13, eos: int = 0) -> Vocabulary:
-    """A vocabulary whose words are of very unequal frequency, and spelled a, b, c and so on."""
+    """A vocabulary of words with very unequal frequencies, spelled a, b, c and so on."""
     pieces = tuple(chr(ord("a") + token) for token in range(size))
     return Vocabulary(size, eos, (1000 / np.arange(1, size + 1) ** 2).astype(np.int64), pieces=pieces)
 
@@ -159,30 +204,36 @@ def some_vocabulary(size: int = 13, eos: int = 0) -> Vocabulary:
 def small_model(
     model: str, output: str = "softmax", vocabulary: Vocabulary | None = None, seed: int = 0, **options: Any
 ) -> Any:
-    """A small model in which every weight matters: fresh weights are often near zero, and would hide mistakes.
+    """A small model of any task in which every weight matters: initial weights near zero would hide mistakes.
 
-    A translator comes with a source, the same for every row, so that it is a language model as the others are.
+    A translator gets a fixed source, the same for every row, and is then a language model.
     """
-    if model in TRANSLATORS:
+    vocabulary = vocabulary or some_vocabulary()
+    entry = MODELS.get(model)
+    if entry.task == "translation":
         source = Source(*(part_1S.expand(16, -1) for part_1S in some_source([5], padding=3)))
         return ConditionedModel(small_translator(model, output, vocabulary, seed, **options), source)
-    if model == "ngram":
-        return counted_model(vocabulary or some_vocabulary(), seed, **options)
-    if model == "mixture":
-        return mixed_model(vocabulary or some_vocabulary(), seed, **options)
-    torch.manual_seed(seed)
-    made = build_model(small_config(model, output, **options), vocabulary or some_vocabulary())
-    stir(made)
-    return made.eval()
+    if entry.fitting == "counting":
+        return counted_model(vocabulary, seed, **options)
+    if entry.fitting == "mix":
+        return mixed_model(vocabulary, seed, **options)
+    if entry.fitting == "sweeps":
+        return vector_model(vocabulary, seed)
+    return stirred_model(model, output, vocabulary, seed, **options)
 
 
 def small_translator(
     model: str, output: str = "softmax", vocabulary: Vocabulary | None = None, seed: int = 0, **options: Any
 ) -> Any:
-    """A small translator in which every weight matters; `separate`: with a vocabulary of its own for the source."""
+    """A small translator in which every weight matters; `separate`: the source has its own vocabulary."""
     vocabulary = vocabulary or some_vocabulary()
     if options.get("separate") and vocabulary.source is None:
         vocabulary = replace(vocabulary, source=some_vocabulary(vocabulary.size + 2))
+    return stirred_model(model, output, vocabulary, seed, **options)
+
+
+def stirred_model(model: str, output: str, vocabulary: Vocabulary, seed: int, **options: Any) -> Any:
+    """A small network with weights far from their initial values."""
     torch.manual_seed(seed)
     made = build_model(small_config(model, output, **options), vocabulary)
     stir(made)
@@ -190,7 +241,7 @@ def small_translator(
 
 
 def some_source(lengths: list[int], *, padding: int = 0, seed: int = 0, size: int = 4, eos: int = 0) -> Source:
-    """Random rows of so many tokens and `eos` after each, padded by more than the longest needs."""
+    """Random rows of the given lengths, each ended by `eos`, with `padding` positions more than the longest needs."""
     longest = max(lengths) + 1 + padding
     tokens_BS = torch.randint(1, size, (len(lengths), longest), generator=torch.Generator().manual_seed(seed))
     places_S, lengths_B1 = torch.arange(longest), torch.tensor(lengths)[:, None]
@@ -198,46 +249,60 @@ def some_source(lengths: list[int], *, padding: int = 0, seed: int = 0, size: in
 
 
 def counted_model(vocabulary: Vocabulary, seed: int = 0, **options: Any) -> Any:
-    """An n-gram model of random tokens in which every token is likely to follow a few others."""
+    """An n-gram model of random tokens in which small tokens are more frequent than large ones."""
     rng = np.random.default_rng(seed)
     tokens, valid = (rng.integers(0, vocabulary.size, (400, 2)).min(1) for _ in range(2))
     return Ngram.estimate(NgramConfig(**options), vocabulary, tokens, valid)
 
 
 def mixed_model(vocabulary: Vocabulary, seed: int = 0, **options: Any) -> Any:
-    """An n-gram model, a network and caches, of unequal weights."""
+    """An n-gram model, a network and caches, with unequal weights."""
     parts = [counted_model(vocabulary, seed, order=3), small_model("lstm", vocabulary=vocabulary, seed=seed)]
     config = MixtureConfig(parts=2, **options)
     weights_ZK = torch.rand(Mixture(config, vocabulary, parts).weights.shape) + 0.1
     return Mixture(config, vocabulary, parts, weights_ZK / weights_ZK.sum(1, keepdim=True)).eval()
 
 
+def vector_model(vocabulary: Vocabulary, seed: int = 0) -> Any:
+    """Random vectors of all words but the first two."""
+    ids_V, rng = np.arange(2, vocabulary.size), np.random.default_rng(seed)
+    rows = (rng.normal(size=(len(ids_V), 3)).astype(np.float32) for _ in range(3))
+    config = Word2VecConfig(vector_size=3)
+    return Word2Vec(config, Word2VecWeights(*rows), ids_V, vocabulary.counts_V[2:], vocabulary.size).eval()
+
+
 @torch.no_grad()
 def stir(model: torch.nn.Module) -> None:
-    """Move every weight by a good amount."""
+    """Change every weight considerably."""
     for parameter in model.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.4)
 
 
+# Texts
+
+
 def pairs_text(lines: int = 250, seed: int = 0) -> str:
-    """Lines that each repeat one pair of letters: what comes next depends on which letters came, and on their order."""
+    """Lines that each repeat one pair of letters: the next letter depends on the last letters and their order."""
     rng = random.Random(seed)
     return "".join(rng.choice(("ab", "cd", "ef", "gh", "ij")) * rng.randint(2, 6) + "\n" for _ in range(lines))
 
 
 def letter_pairs(count: int = 300, seed: int = 0, longest: int = 5) -> list[tuple[str, str]]:
-    """Strings of letters, and what they are in upper case and read backwards: only the source tells what comes."""
+    """Strings of letters, and the same reversed in upper case: only the source determines the target."""
     rng = random.Random(seed)
     sources = ["".join(rng.choices("abcd", k=rng.randint(1, longest))) for _ in range(count)]
     return [(source, source.upper()[::-1]) for source in sources]
 
 
 def write_pairs(folder: Path, pairs: Iterable[tuple[str, str]], name: str = "pairs") -> tuple[Path, Path]:
-    """Two parallel files."""
+    """Write two parallel files."""
     paths = folder / f"{name}.src", folder / f"{name}.tgt"
     for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
         path.write_text("".join(line + "\n" for line in lines))
     return paths
+
+
+# Tokens
 
 
 def rows_by_steps(model: Any, tokens_BT: torch.Tensor, eos: int = 0) -> torch.Tensor:

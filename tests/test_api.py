@@ -100,15 +100,3 @@ def test_training_and_validation_take_the_first_lines_where_asked(tmp_path: Path
     with pytest.raises(ConfigError) as caught:
         cr.train(text, out=tmp_path / "other", **options)
     assert str(caught.value) == "data.valid_lines needs a validation text; give one with --valid"
-
-
-def test_a_model_of_two_forms_takes_the_one_that_fits_the_data() -> None:
-    from chainrule.tasks.task import form_for_data
-
-    assert form_for_data("at", ["book.txt"]) == "at"
-    assert form_for_data("at", ["train.en", "train.de"]) == form_for_data("at", ["pairs.tsv"]) == "seq2seq-at"
-    assert form_for_data("hybrid", ["train.en", "train.de"]) == form_for_data("hybrid", ["pairs.jsonl"]) == "hybrid"
-    assert form_for_data("hybrid", ["book.txt"]) == form_for_data("hybrid", ["a.txt", "b.txt", "c.txt"]) == "hybrid-lm"
-    assert form_for_data("seq2seq-at", ["book.txt"]) == "at"
-    assert form_for_data("lstm", ["train.en", "train.de"]) == "lstm"  # which has one form, and says so later
-    assert form_for_data("at", []) == "at"

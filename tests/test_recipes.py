@@ -65,7 +65,7 @@ def test_a_recipe_sets_a_budget(path):
 
 
 MIXTURES = [path for path in RECIPES if "parts" in read_toml(path)["model"]]
-TRANSLATORS = [path for path in RECIPES if path not in MIXTURES and task_of(make_config(path, {}, {})).name == "translation"]
+TRANSLATORS = [path for path in RECIPES if path not in MIXTURES and task_of(make_config(path, {}, {})).rewarded]
 FEW = ["training.steps=3", "training.threads=1", "training.validations=1"]
 
 

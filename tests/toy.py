@@ -67,7 +67,7 @@ class PrefillingTable(TableModel):
 
     def prefill(self, state: TablePrefix, tokens_BT: Tensor) -> tuple[Tensor, TablePrefix]:
         self.steps += 1
-        hash_B = state.hash_B
+        hash_B = state.hash_B if state.pending_B is None else _mix(state.hash_B, state.pending_B)
         for token_B in tokens_BT.unbind(1):
             hash_B = _mix(hash_B, token_B)
         return self._row(hash_B), TablePrefix(hash_B, None)

@@ -32,7 +32,7 @@ class DataConfig(Section):
     """Training and validation data, and how their files are read."""
 
     train: tuple[str, ...] = Field(
-        (), description="training data: files, folders, '-' for standard input, or hf:NAME/CONFIG:SPLIT"
+        (), description="training data: files, folders, '-' for standard input, hf:NAME/CONFIG:SPLIT or sample:NAME"
     )
     valid: tuple[str, ...] = Field((), description="validation data; by default the end of the training data")
     field: str = Field("text", description="name of the text field in JSON lines and Hugging Face data sets")

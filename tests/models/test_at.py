@@ -172,5 +172,5 @@ def test_more_than_the_context_is_refused() -> None:
 
 
 def test_the_two_name_one_another() -> None:
-    assert MODELS.get("at").about == {"family": "at", "task": "lm", "counterpart": "seq2seq-at"}
-    assert MODELS.get("seq2seq-at").about == {"family": "at", "task": "seq2seq", "counterpart": "at"}
+    assert (MODELS.get("at").task, MODELS.get("at").counterpart) == ("lm", "seq2seq-at")
+    assert (MODELS.get("seq2seq-at").task, MODELS.get("seq2seq-at").counterpart) == ("translation", "at")

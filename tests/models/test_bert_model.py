@@ -148,10 +148,10 @@ def test_only_chosen_places_go_through_the_head() -> None:
 def test_padding_and_batch_mates_change_nothing(first: int | None) -> None:
     model, tokens_BS = bert(first=first), some_tokens(3, 9)
     mask_BS = torch.arange(9) < torch.tensor([9, 5, 1])[:, None]
-    together = model.encode(Source(tokens_BS, mask_BS)), model.logits(tokens_BS, mask_BS)
+    together = model.encode_text(Source(tokens_BS, mask_BS)), model.logits(tokens_BS, mask_BS)
     for row, length in enumerate((9, 5, 1)):
         alone_1S = tokens_BS[row : row + 1, :length]
-        parts = model.encode(Source(alone_1S, everything(alone_1S))), model.logits(alone_1S, everything(alone_1S))
+        parts = model.encode_text(Source(alone_1S, everything(alone_1S))), model.logits(alone_1S, everything(alone_1S))
         for whole, part in zip(together, parts, strict=True):
             torch.testing.assert_close(whole[row, :length], part[0], atol=2e-5, rtol=1e-4)
 
@@ -161,7 +161,7 @@ def test_the_first_token_is_read_before_every_text_and_left_out_again() -> None:
     model, tokens_BS = bert(first=3), some_tokens(2, 6)
     begun_BS = torch.cat([torch.full((2, 1), 3), tokens_BS], 1)
     expected_BSD = model.layers(begun_BS, everything(begun_BS))[-1][:, 1:]
-    torch.testing.assert_close(model.encode(Source(tokens_BS, everything(tokens_BS))), expected_BSD)
+    torch.testing.assert_close(model.encode_text(Source(tokens_BS, everything(tokens_BS))), expected_BSD)
     assert (model.window, bert().window) == (15, 16)
 
 
@@ -171,7 +171,7 @@ def test_it_reads_both_ways() -> None:
     for place in (0, 7):
         other_1S = tokens_1S.clone()
         other_1S[0, place] = (other_1S[0, place] + 1) % 13
-        states = [model.encode(Source(row_1S, everything(row_1S)))[0, 4] for row_1S in (tokens_1S, other_1S)]
+        states = [model.encode_text(Source(row_1S, everything(row_1S)))[0, 4] for row_1S in (tokens_1S, other_1S)]
         assert float((states[0] - states[1]).abs().max()) > 1e-3
 
 
@@ -216,7 +216,7 @@ def test_another_output_layer_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         build_model(bert_config("adaptive"), some_vocabulary())
     assert str(caught.value) == (
-        "bert ends in a softmax over its own table of words, so the output layer 'adaptive' does not fit it; leave "
+        "bert predicts with a softmax over its word embeddings, so it cannot use the output layer 'adaptive'; leave "
         "--output out"
     )
 

@@ -127,4 +127,4 @@ def test_large_likenesses_do_not_overflow() -> None:
     ("batch", "compared", "columns"), [(1, 256, 256), (1, 2256, 256), (64, 2256, 58), (9999, 999, 1)]
 )
 def test_what_is_compared_at_once_is_bounded(batch: int, compared: int, columns: int) -> None:
-    assert module._columns(batch, compared) == columns
+    assert module._columns_per_pass(batch, compared) == columns

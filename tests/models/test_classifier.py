@@ -61,10 +61,12 @@ def test_padding_and_batch_mates_change_nothing(name: str, encoder: str) -> None
     examples: Any = texts() if name == "classifier" else sentences()
     together = examples.batch(np.arange(len(examples)))
     with torch.no_grad():
-        nats_B = model.nats(model(together), together)
+        nats_B = model.negative_log_probs(model(together), together)
         for number in range(len(examples)):
             alone = examples.batch(np.asarray([number]))
-            torch.testing.assert_close(model.nats(model(alone), alone)[0], nats_B[number], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                model.negative_log_probs(model(alone), alone)[0], nats_B[number], atol=1e-5, rtol=1e-5
+            )
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
@@ -87,10 +89,10 @@ def test_one_label_is_a_softmax_by_hand() -> None:
     probabilities_BL = model.probabilities(outputs)
     torch.testing.assert_close(probabilities_BL.sum(1), torch.ones(4))
     for row, target in enumerate([0, 2, 1, 0]):
-        assert float(model.nats(outputs, batch)[row]) == pytest.approx(
+        assert float(model.negative_log_probs(outputs, batch)[row]) == pytest.approx(
             -float(probabilities_BL[row, target].log()), rel=1e-5
         )
-    assert model.choose(outputs, batch)[:, 0].tolist() == probabilities_BL.argmax(1).tolist()
+    assert model.predict(outputs, batch)[:, 0].tolist() == probabilities_BL.argmax(1).tolist()
 
 
 def test_several_labels_are_independent_by_hand() -> None:
@@ -98,8 +100,8 @@ def test_several_labels_are_independent_by_hand() -> None:
     outputs = model(batch)
     p_BL = model.probabilities(outputs)
     right_BL = torch.where(batch.targets_BT == 1, p_BL, 1 - p_BL)
-    torch.testing.assert_close(model.nats(outputs, batch), -right_BL.log().sum(1))
-    assert torch.equal(model.choose(outputs, batch), (p_BL > 0.5).long())
+    torch.testing.assert_close(model.negative_log_probs(outputs, batch), -right_BL.log().sum(1))
+    assert torch.equal(model.predict(outputs, batch), (p_BL > 0.5).long())
 
 
 def test_the_second_text_of_a_pair_is_told_apart() -> None:
@@ -145,7 +147,7 @@ def test_a_tagger_by_hand() -> None:
     for row in range(3):
         words = range(int(batch.weights_BT[row].sum()))
         wanted = -sum(float(log_probs_BTL[row, word, batch.targets_BT[row, word]]) for word in words)
-        assert float(model.nats(outputs, batch)[row]) == pytest.approx(wanted, rel=1e-5)
+        assert float(model.negative_log_probs(outputs, batch)[row]) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_a_tagger_with_a_chain_uses_it() -> None:
@@ -155,9 +157,10 @@ def test_a_tagger_with_a_chain_uses_it() -> None:
     assert batch.weights_BT is not None
     kept_BT = batch.weights_BT > 0
     torch.testing.assert_close(
-        model.nats(outputs, batch), model.chain.negative_log_prob(outputs.hidden_BTD, batch.targets_BT, kept_BT)
+        model.negative_log_probs(outputs, batch),
+        model.chain.negative_log_prob(outputs.hidden_BTD, batch.targets_BT, kept_BT),
     )
-    assert torch.equal(model.choose(outputs, batch), model.chain.best(outputs.hidden_BTD, kept_BT))
+    assert torch.equal(model.predict(outputs, batch), model.chain.best(outputs.hidden_BTD, kept_BT))
 
 
 def test_a_frozen_encoder_stays_as_it_is_and_a_tuned_one_learns() -> None:
@@ -170,9 +173,9 @@ def test_a_frozen_encoder_stays_as_it_is_and_a_tuned_one_learns() -> None:
         assert all((grad is not None) == tuned for grad in grads)
         again = [model.states(batch) for _ in range(2)]
         assert torch.equal(*again) == (not tuned)  # what stays as it is drops nothing
-        assert (model._remembered is None) == tuned
+        assert (model._frozen_states is None) == tuned
     fresh = build("classifier", pretrained="somewhere", pretrained_shape=shape).eval()
-    assert fresh._remembered is None  # who only uses it has nothing to remember
+    assert fresh._frozen_states is None  # who only uses it has nothing to remember
     fresh.load_state_dict(model.state_dict())
     torch.testing.assert_close(fresh(batch).hidden_BTD, model.eval()(batch).hidden_BTD)
 
@@ -187,16 +190,15 @@ def test_the_same_seed_makes_the_same_model() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"tuned": True}, "model.tuned is of a pretrained encoder; give one with model.pretrained"),
+        ({"tuned": True}, "model.tuned needs a pretrained encoder; give one with model.pretrained"),
         (
             {"pretrained": "x", "encoder": "bag"},
-            "model.encoder = bag is trained from scratch, and model.pretrained = x was trained before; give one of the "
-            "two",
+            "got both model.encoder = bag (trained from scratch) and model.pretrained = x; give one of the two",
         ),
         (
             {"pretrained": "x"},
-            "model.pretrained is x, but model.pretrained_shape is missing; give the shape that `open_pretrained` of "
-            "pretrained.py tells, as `train` does",
+            "model.pretrained is x, but model.pretrained_shape is missing; give the shape that `open_pretrained` "
+            "returns, as `train` does",
         ),
         (
             {"pretrained": "x", "pretrained_shape": {"kind": "bag", "vocab_size": 5}},
@@ -205,12 +207,11 @@ def test_the_same_seed_makes_the_same_model() -> None:
         ),
         (
             {"labels": ["a"]},
-            "model.labels has 1 name(s), but there is something to tell only of two or more; `train` takes them from "
-            "the data",
+            "model.labels has 1 name(s), expected at least 2; `train` takes them from the data",
         ),
         (
             {"output": "adaptive"},
-            "labels are told by a network of their own and have no output layer to choose; leave --output out",
+            "classifiers and taggers have their own output layer, so none can be chosen; leave --output out",
         ),
     ],
 )

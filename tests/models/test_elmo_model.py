@@ -56,7 +56,7 @@ def predicted(model: Any, direction: Direction, read: Tensor, told: Tensor) -> T
 @torch.no_grad()
 def test_both_directions_step_by_step(options: dict[str, Any]) -> None:
     model, tokens_BT = elmo(**options), some_tokens(2, 6)
-    right_BT, left_BT = model.log_probs(tokens_BT), model.log_probs_from_the_right(tokens_BT)
+    right_BT, left_BT = model.log_probs(tokens_BT), model.backward_lm_log_probs(tokens_BT)
     for row, tokens_T in enumerate(tokens_BT):
         end = torch.zeros(1, dtype=torch.int64)
         expected = predicted(model, model.encoder.rightward, torch.cat([end, tokens_T[:-1]]), tokens_T)
@@ -68,13 +68,13 @@ def test_both_directions_step_by_step(options: dict[str, Any]) -> None:
 
 def test_from_the_right_is_from_the_left_on_the_text_turned_round() -> None:
     model, tokens_BT = elmo(), some_tokens(3, 9)
-    from_right = model.log_probs_from_the_right(tokens_BT)
+    from_right = model.backward_lm_log_probs(tokens_BT)
     model.encoder.rightward.load_state_dict(model.encoder.leftward.state_dict())
     torch.testing.assert_close(model.log_probs(tokens_BT.flip(1)).flip(1), from_right)
 
 
 @torch.no_grad()
-def test_the_loss_from_the_right_is_of_the_row_turned_round() -> None:
+def test_the_backward_lm_loss_is_of_the_row_turned_round() -> None:
     """Also with rows that are padded, and with inputs that the model wrote itself."""
     model, text_BT = elmo(), some_tokens(3, 8)
     weights_BT = (torch.arange(7) < torch.tensor([[7], [4], [1]])).double()
@@ -83,14 +83,14 @@ def test_the_loss_from_the_right_is_of_the_row_turned_round() -> None:
     for row, length in enumerate((7, 4, 1)):
         back = text_BT[row, : length + 1].flip(0)
         expected -= float(predicted(model, model.encoder.leftward, back[:-1], back[1:]).sum())
-    assert float(model.loss_from_the_right(batch)) == pytest.approx(expected)
+    assert float(model.backward_lm_loss(batch)) == pytest.approx(expected)
     written_BT = batch.inputs_BT.clone()
     written_BT[:, 1:] = (written_BT[:, 1:] + 1) % V
-    assert float(model.loss_from_the_right(batch._replace(inputs_BT=written_BT))) == pytest.approx(expected)
+    assert float(model.backward_lm_loss(batch._replace(inputs_BT=written_BT))) == pytest.approx(expected)
     whole = sum(
         float(predicted(model, model.encoder.leftward, row.flip(0)[:-1], row.flip(0)[1:]).sum()) for row in text_BT
     )
-    assert float(model.loss_from_the_right(batch._replace(weights_BT=None))) == pytest.approx(-whole)
+    assert float(model.backward_lm_loss(batch._replace(weights_BT=None))) == pytest.approx(-whole)
 
 
 def test_training_lowers_the_sum_of_both_losses() -> None:
@@ -101,7 +101,7 @@ def test_training_lowers_the_sum_of_both_losses() -> None:
     model.train()
     both = output_loss(model, model(batch), batch)
     assert both.count == alone.count == 10
-    torch.testing.assert_close(both.total, alone.total + model.loss_from_the_right(batch))
+    torch.testing.assert_close(both.total, alone.total + model.backward_lm_loss(batch))
     with torch.no_grad():
         assert model(batch).extra is None  # which only a gradient asks for
 
@@ -112,7 +112,7 @@ def test_the_directions_share_embedding_and_output_and_nothing_else() -> None:
     reached = {}
     for name, loss in (
         ("right", model.output.loss(model(batch).hidden_BTD.flatten(0, 1), batch.targets_BT.flatten())),
-        ("left", model.loss_from_the_right(batch)),
+        ("left", model.backward_lm_loss(batch)),
     ):
         model.zero_grad()
         loss.backward()
@@ -130,7 +130,7 @@ def test_the_state_is_carried_from_the_left_alone() -> None:
     first = model(Batch(inputs_BT[:, :4], targets_BT[:, :4]), model.start(2))
     second = model(Batch(inputs_BT[:, 4:], targets_BT[:, 4:]), first.state)
     torch.testing.assert_close(torch.cat([first.hidden_BTD, second.hidden_BTD], 1), whole.hidden_BTD)
-    torch.testing.assert_close(second.extra, model.loss_from_the_right(Batch(inputs_BT[:, 4:], targets_BT[:, 4:])))
+    torch.testing.assert_close(second.extra, model.backward_lm_loss(Batch(inputs_BT[:, 4:], targets_BT[:, 4:])))
 
 
 # Words in context
@@ -139,7 +139,7 @@ def test_the_state_is_carried_from_the_left_alone() -> None:
 def test_encode_is_the_mean_of_the_layers_after_eos() -> None:
     model, tokens_BS = elmo(), some_tokens(3, 5)
     mask_BS = torch.arange(5) < torch.tensor([[5], [3], [1]])
-    vectors_BSP, layers = model.encode(Source(tokens_BS, mask_BS)), model.layers(tokens_BS, mask_BS)
+    vectors_BSP, layers = model.encode_text(Source(tokens_BS, mask_BS)), model.layers(tokens_BS, mask_BS)
     torch.testing.assert_close(vectors_BSP, sum(layers) / 3)
     for row, length in enumerate((5, 3, 1)):
         read = torch.cat([torch.zeros(1, dtype=torch.int64), tokens_BS[row, :length]])
@@ -172,8 +172,8 @@ def test_a_model_without_spellings_is_not_trained() -> None:
     with pytest.raises(ConfigError) as caught:
         model(Batch(some_tokens(1, 3), some_tokens(1, 3)))
     assert str(caught.value) == (
-        "model.characters reads words by their spelling, but no spelling is known; give the vocabulary its pieces, as "
-        "`train` does"
+        "model.characters reads words by their spelling, but the vocabulary has no spellings; set Vocabulary.pieces, "
+        "as `train` does"
     )
 
 
@@ -203,7 +203,7 @@ def test_both_directions_learn(characters: bool, text: Path, tmp_path: Path) -> 
     model: Any = run.model
     tokens = torch.tensor([run.tokenizer.encode(line) for line in ("a b a b a b", "g h g h g h")])
     with torch.no_grad():
-        right, left = model.log_probs(tokens), model.log_probs_from_the_right(tokens)
+        right, left = model.log_probs(tokens), model.backward_lm_log_probs(tokens)
     for known_BT in (right[:, 1:], left[:, :-1]):  # the first letter that is read tells all others
         assert float(known_BT.mean()) > math.log(0.5)
     again = cr.load(tmp_path / "run", device="cpu")

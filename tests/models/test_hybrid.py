@@ -63,7 +63,9 @@ def naive_parallel(model: Any, source: Source, row: int, length: int, known: dic
     """The features of all places of one target, place by place -> TD."""
     core, tokens = model.core, int(source.mask_BS[row].sum())
     encoded = model.encode(Source(source.tokens_BS[row : row + 1, :tokens], source.mask_BS[row : row + 1, :tokens]))
-    weights_TS = core.allocation.weights(core.read_allocation(encoded), 0, length + 1, model.config.allocation_threshold)[0]
+    weights_TS = core.allocation.weights(
+        core.read_allocation(encoded), 0, length + 1, model.config.allocation_threshold
+    )[0]
     inputs, alone = [], []
     for t in range(length + 1):
         aligned_D = sum(weights_TS[t, s] * core.allocation.value(encoded.states_BSE[0, s]) for s in range(tokens))
@@ -339,7 +341,7 @@ def test_slots_foretell_no_length_and_cannot_be_mixed() -> None:
     with pytest.raises(ConfigError) as caught:
         hybrid(nar="ctc", gamma=0.1)
     assert str(caught.value) == (
-        "model.nar is ctc with fixed mixing and gamma 0.1, but slots give no distribution by place to mix in: set "
+        "model.nar is ctc with fixed mixing and gamma 0.1, but CTC gives no distribution per position to mix: set "
         "model.mixing=fixed and model.gamma=0, or model.nar=positions"
     )
     with pytest.raises(ConfigError):

@@ -1,7 +1,4 @@
-"""A mixture keeps the laws of a language model whatever is in it, and its weights are the best there are.
-
-Legend: B batch, T time, V vocabulary, K kept rows, E components, N tokens, Z buckets.
-"""
+"""A mixture keeps the laws of a language model whatever its parts are, and its fitted weights are optimal."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from torch import Tensor, nn
 from builders import rows_by_steps, small_model, some_tokens, some_vocabulary
 from chainrule.errors import ConfigError
 from chainrule.models.adaptive_cache import ContinuousCacheConfig, UnigramCacheConfig
-from chainrule.models.mixture import FEWEST_TOKENS, CountBuckets, Mixture, MixtureConfig, em_step, fit_weights
-from chainrule.types import Scorer, Stepper
+from chainrule.models.mixture import MIN_BUCKET_TOKENS, CountBuckets, Mixture, MixtureConfig, em_step, fit_weights
+from chainrule.types import Scorer, State, Stepper, SteppingModel
 from toy import PrefillingTable, TableModel
 
 EOS, V, LONG = 0, 13, 17
@@ -25,12 +22,28 @@ CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-4}
 BOTH = (UnigramCacheConfig(decay=0.8), ContinuousCacheConfig(part=0, theta=0.05, window=5))
 
 
-class Table(nn.Module):
-    """A model that is not neural: a table behind the face of a module, with no way to read a prompt at once."""
+class Table(SteppingModel, nn.Module):
+    """A model without parameters: a `TableModel` as a module, which reads a prompt token by token."""
 
     def __init__(self, table: TableModel) -> None:
         super().__init__()
-        self.start, self.step, self.select, self.score = table.start, table.step, table.select, table.score
+        self._table = table
+
+    def start(self, batch: int) -> State:
+        return self._table.start(batch)
+
+    def step(self, state: State, token_B: Tensor) -> tuple[Tensor, State]:
+        return self._table.step(state, token_B)
+
+    def score(self, tokens_BT: Tensor, state: State) -> tuple[Tensor, State]:
+        return self._table.score(tokens_BT, state)
+
+
+class PrefilledTable(Table):
+    """The same, which reads a prompt in one call."""
+
+    def prefill(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        return self._table.prefill(state, tokens_BT)
 
 
 class Known(NamedTuple):
@@ -42,18 +55,17 @@ class Known(NamedTuple):
 
 
 class Counts(Table):
-    """The same, which also knows how deep each context is known: half as deep as its last token, if that is even."""
+    """A table that counts contexts: the depth of one is half its last token if that is even, else 0."""
 
-    def __init__(self, table: TableModel) -> None:
-        super().__init__(table)
-        self.step = self._step
-        self._table = table
+    @property
+    def context_depths(self) -> Counts:
+        return self
 
-    def _step(self, state: Any, token_B: Tensor) -> tuple[Tensor, Known]:
+    def step(self, state: State, token_B: Tensor) -> tuple[Tensor, Known]:
         row_BV, after = self._table.step(state, token_B)
         return row_BV, Known(*after, token_B)
 
-    def depths(self, tokens_BT: Tensor, state: Any) -> Tensor:
+    def depths(self, tokens_BT: Tensor, state: State) -> Tensor:
         before_B = torch.full_like(tokens_BT[:, 0], EOS) if state.pending_B is None else state.pending_B
         return _depth(torch.cat([before_B[:, None], tokens_BT[:, :-1]], 1))
 
@@ -91,7 +103,9 @@ CASES: dict[str, Any] = {
     "depths": lambda: mixture(small_model("lstm"), Counts(TableModel(V)), caches=BOTH, buckets=True),
     "tables": lambda: mixture(Table(TableModel(V)), Table(TableModel(V, seed=2)), caches=BOTH[:1]),
     "second": lambda: mixture(
-        Table(PrefillingTable(V)), small_model("sr"), caches=(ContinuousCacheConfig(part=1, theta=0.1, window=50),)
+        PrefilledTable(PrefillingTable(V)),
+        small_model("sr"),
+        caches=(ContinuousCacheConfig(part=1, theta=0.1, window=50),),
     ),
     "nested": nested,
 }
@@ -207,7 +221,7 @@ def test_select_permutes(name: str) -> None:
 def test_it_is_the_weighted_sum_of_its_components() -> None:
     parts = [small_model("lstm"), small_model("average")]
     model, tokens_BT = mixture(*parts, caches=BOTH, buckets=True), some_tokens(2, LONG)
-    experts_KBT, _ = model.experts(tokens_BT, model.start(2))
+    experts_KBT, _ = model.score_components(tokens_BT, model.start(2))
     for part, answer_BT in zip(parts, experts_KBT, strict=False):
         torch.testing.assert_close(answer_BT, part.log_probs(tokens_BT), **CLOSE)
     counts = some_vocabulary().counts_V
@@ -223,7 +237,7 @@ def test_the_eos_before_a_text_is_not_counted_and_the_others_are() -> None:
     cache = (UnigramCacheConfig(decay=1.0),)
     tokens_BT = torch.tensor([[3, EOS, 3, 5]])
     model = mixture(small_model("lstm"), caches=cache)
-    experts_KBT, _ = model.experts(tokens_BT, model.start(1))
+    experts_KBT, _ = model.score_components(tokens_BT, model.start(1))
     torch.testing.assert_close(experts_KBT[1, 0].exp(), torch.tensor([1 / V, 0, 1 / 2, 0]))
 
 
@@ -258,7 +272,7 @@ def test_a_text_is_read_in_one_track_where_something_learns() -> None:
 def test_the_depth_of_counts_is_the_bucket() -> None:
     model = mixture(small_model("lstm"), Counts(TableModel(V)), buckets=True)
     tokens_BT = torch.tensor([[4, 7, 12, 1]])
-    assert model.buckets_of(tokens_BT, model.start(1)).tolist() == [[0, 2, 0, 6]]
+    assert model.find_buckets(tokens_BT, model.start(1)).tolist() == [[0, 2, 0, 6]]
 
 
 def test_counts_are_bucketed_by_their_logarithm() -> None:
@@ -318,7 +332,7 @@ def test_em_finds_what_a_grid_finds(seed: int) -> None:
     grid = [np.array([a, b, 1 - a - b]) for a, b in itertools.product(steps, steps) if a + b <= 1]
     best = min(grid, key=lambda weights_K: nats(answers_KN, weights_K))
     assert fitted.nats <= nats(answers_KN, best) + 1e-5
-    assert fitted.nats == pytest.approx(nats(answers_KN, fitted.whole_K), abs=1e-6)
+    assert fitted.nats == pytest.approx(nats(answers_KN, fitted.overall_K), abs=1e-6)
     np.testing.assert_allclose(fitted.weights_ZK[0], best, atol=0.02)
     assert fitted.iterations > 1
 
@@ -339,7 +353,7 @@ def test_what_is_ruled_out_is_handled() -> None:
     rest = fit_weights(np.delete(answers_KN, 30, 1))
     np.testing.assert_allclose(fitted.weights_ZK, rest.weights_ZK, atol=1e-12)
     assert (fitted.weights_ZK > 0.1).all()
-    assert fitted.nats == pytest.approx(nats(np.delete(answers_KN, 30, 1), fitted.whole_K), abs=1e-6)
+    assert fitted.nats == pytest.approx(nats(np.delete(answers_KN, 30, 1), fitted.overall_K), abs=1e-6)
     nothing = fit_weights(np.full((2, 3), -np.inf, np.float32))
     assert nothing.weights_ZK.tolist() == [[0.5, 0.5]]
 
@@ -347,21 +361,21 @@ def test_what_is_ruled_out_is_handled() -> None:
 def test_a_component_that_never_helps_fades() -> None:
     answers_KN = some_answers(1, 500)
     fitted = fit_weights(np.concatenate([answers_KN, answers_KN - 3]))
-    assert fitted.whole_K[1] < 1e-3
-    assert fitted.whole_K[1] > 0
+    assert fitted.overall_K[1] < 1e-3
+    assert fitted.overall_K[1] > 0
 
 
 def test_buckets_have_their_own_weights_where_they_have_enough_tokens() -> None:
     answers_KN = some_answers(2, 900)
-    buckets_N = np.repeat([0, 1, 2], [FEWEST_TOKENS - 1, 300, 501])
+    buckets_N = np.repeat([0, 1, 2], [MIN_BUCKET_TOKENS - 1, 300, 501])
     answers_KN[0, buckets_N == 1] += 2
     fitted = fit_weights(answers_KN, buckets_N, 4)
     assert fitted.weights_ZK.shape == (4, 2)
-    np.testing.assert_array_equal(fitted.weights_ZK[0], fitted.whole_K)  # too few
-    np.testing.assert_array_equal(fitted.weights_ZK[3], fitted.whole_K)  # none
+    np.testing.assert_array_equal(fitted.weights_ZK[0], fitted.overall_K)  # too few
+    np.testing.assert_array_equal(fitted.weights_ZK[3], fitted.overall_K)  # none
     for bucket in (1, 2):
         inside_KN = answers_KN[:, buckets_N == bucket]
         alone = fit_weights(inside_KN)
         assert nats(inside_KN, fitted.weights_ZK[bucket]) == pytest.approx(alone.nats, abs=1e-5)
-        assert nats(inside_KN, fitted.weights_ZK[bucket]) < nats(inside_KN, fitted.whole_K)
-    np.testing.assert_array_equal(fit_weights(answers_KN).whole_K, fitted.whole_K)
+        assert nats(inside_KN, fitted.weights_ZK[bucket]) < nats(inside_KN, fitted.overall_K)
+    np.testing.assert_array_equal(fit_weights(answers_KN).overall_K, fitted.overall_K)

@@ -145,23 +145,26 @@ def test_its_size_is_told_in_probabilities_and_weights() -> None:
         ),
         (
             {"prune": [1]},
-            "prune got 1, but words cannot be pruned, so the first number is 0; cut the vocabulary with vocab_size",
+            "prune is 1, but single words cannot be pruned: the first number must be 0; limit the vocabulary with "
+            "vocab_size",
         ),
         (
             {"prune": [0, 2, 1]},
-            "prune got 0 2 1; with order 5 it takes at most 5 numbers that never fall, such as 0 0 1",
+            "prune is 0 2 1; expected at most 5 numbers (the order), none smaller than the one before it, for example "
+            "0 0 1",
         ),
         (
             {"prune": [0, 0, 1], "order": 2},
-            "prune got 0 0 1; with order 2 it takes at most 2 numbers that never fall, such as 0 0 1",
+            "prune is 0 0 1; expected at most 2 numbers (the order), none smaller than the one before it, for example "
+            "0 0 1",
         ),
         (
             {"prune": [0, 1], "smoothing": "katz"},
-            "prune got 0 1, but katz cannot leave n-grams out; choose another smoothing",
+            "prune is 0 1, but katz does not support it; choose another smoothing",
         ),
         (
             {"prune": [0, 1], "smoothing": "additive"},
-            "prune got 0 1, but additive cannot leave n-grams out; choose another smoothing",
+            "prune is 0 1, but additive does not support it; choose another smoothing",
         ),
     ],
     ids=str,

@@ -205,7 +205,9 @@ def test_greedy_texts_are_those_of_t5(options: dict[str, Any]) -> None:
         written_BT = their_texts(theirs, source)
         for row in range(3):
             one = Source(source.tokens_BS[row : row + 1], source.mask_BS[row : row + 1])
-            ours = generate(ConditionedModel(model, one), eos=EOS, bos=EOS, max_new_tokens=16, choose=Greedy())[0].tolist()
+            ours = generate(ConditionedModel(model, one), eos=EOS, bos=EOS, max_new_tokens=16, choose=Greedy())[
+                0
+            ].tolist()
             assert ours == written_BT[row, 1 : len(ours) + 1].tolist()
             assert set(written_BT[row, len(ours) + 1 :].tolist()) <= {EOS}
             words |= set(ours)
@@ -352,9 +354,7 @@ def test_two_vocabularies_have_their_sentence() -> None:
     one = some_vocabulary(WORDS, EOS)
     with pytest.raises(ConfigError) as caught:
         fresh_t5(vocabulary=Vocabulary(one.size, one.eos, one.counts_V, source=one))
-    assert str(caught.value) == (
-        "t5 reads and writes one vocabulary, but source and target have one each; use a joint tokenizer"
-    )
+    assert str(caught.value) == ("t5 has one vocabulary for source and target, but got two; use a joint tokenizer")
 
 
 def test_heads_that_do_not_divide_the_width_have_their_sentence_unless_their_width_is_given() -> None:

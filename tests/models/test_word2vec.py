@@ -20,9 +20,11 @@ def some_model() -> Word2Vec:
     rows = [np.zeros((4, 8), np.float32), np.zeros((4, 8), np.float32), np.zeros((0, 8), np.float32)]
     for rows_VD in rows:
         rows_VD[:, :3] = rng.normal(size=(len(rows_VD), 3))
-    standing = {"step": 7, "loss": None}
+    training_progress = {"step": 7, "loss": None}
     counts_V = np.array([9, 7, 5, 5])
-    return Word2Vec(Word2VecConfig(vector_size=3), Word2VecWeights(*rows), np.arange(2, 6), counts_V, 6, standing)
+    return Word2Vec(
+        Word2VecConfig(vector_size=3), Word2VecWeights(*rows), np.arange(2, 6), counts_V, 6, training_progress
+    )
 
 
 def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
@@ -33,7 +35,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(again, name), getattr(model, name))
     assert isinstance(again.vectors_VD, np.memmap)
     assert again.vectors_VD.shape == (4, 3)
-    assert (again.vocab_size, again.parameter_count, again.standing) == (6, 24, {"step": 7, "loss": None})
+    assert (again.vocab_size, again.parameter_count, again.training_progress) == (6, 24, {"step": 7, "loss": None})
     assert again.eval() is again
 
 
@@ -42,7 +44,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     write_arrays(path, {"vectors": np.zeros((2, 2), np.float32)}, {})
     with pytest.raises(RunError) as caught:
         Word2Vec.load(Word2VecConfig(), path)
-    assert str(caught.value) == f"{path} is not of a word2vec model; restore the run's own file"
+    assert str(caught.value) == f"{path} is not the file of a word2vec model; restore the original file of the run"
 
 
 def test_defaults_are_those_of_gensim() -> None:
@@ -65,7 +67,7 @@ def test_nothing_to_learn_by_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(Word2VecConfig, {"negative": 0}, "model")
     assert str(caught.value) == (
-        "model.hs and model.negative are both 0, so there is nothing to learn by; set model.negative=5, or model.hs=1"
+        "model.hs and model.negative are both 0, so there is no training objective; set model.negative=5 or model.hs=1"
     )
     assert parse(Word2VecConfig, {"negative": 5, "hs": 1}, "model").hs == 1  # both are allowed
 

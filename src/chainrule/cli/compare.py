@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Field, Json, Seed, Settings, print_json, print_note, training_display
+from chainrule.cli.common import Field, Json, Seed, Settings, Verbose, print_json, print_note, training_display
 from chainrule.cli.train import Tokenizer, VocabSize
 
 Models = Annotated[
@@ -43,6 +43,7 @@ def compare(
     field: Field = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/compare-TEXT).")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Train several models on the same budget and rank them.
@@ -88,7 +89,8 @@ def compare(
         print(leaderboard.markdown(rows), end="")
     else:
         leaderboard.show(rows)
-        print_note(rows[0].protocol)
+        if verbose:
+            print_note(rows[0].protocol)
 
 
 def _compare_recipe(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.common import Field, Json, print_fields, print_json, print_note, show_progress
+from chainrule.cli.common import Field, Json, Verbose, print_fields, print_json, print_note, show_progress
 
 if TYPE_CHECKING:
     from chainrule.runs.language_model import LanguageModelRun
@@ -34,6 +34,7 @@ def mix(
         ),
     ] = None,
     field: Field = None,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Mix language models and caches into one run.
@@ -55,10 +56,10 @@ def mix(
             note=print_note,
             progress=progress,
         )
-    _report(run, valid, field, json)
+    _report(run, valid, field, verbose, json)
 
 
-def _report(run: LanguageModelRun, valid: list[str], field: str | None, json: bool) -> None:
+def _report(run: LanguageModelRun, valid: list[str], field: str | None, verbose: bool, json: bool) -> None:
     """Evaluate the mixture and print the result."""
     with show_progress("evaluating") as progress:
         measured = run.evaluate(valid, field=field, progress=progress).to_dict()
@@ -70,4 +71,5 @@ def _report(run: LanguageModelRun, valid: list[str], field: str | None, json: bo
     weights = {f"weight of {name}": value for name, value in result.pop("weights").items()}
     shown = {f"valid {key}": measured[key] for key in ("perplexity", "bits_per_byte")}
     print_fields({**result, **weights, **shown})
-    print_note(measured["protocol"])
+    if verbose:
+        print_note(measured["protocol"])

@@ -54,9 +54,9 @@ def predict(
         for group in LabelBatches(examples, indices_P, ROWS, shuffled=False).groups():
             batch = to_device(examples.batch(group), device)
             outputs = model(batch)
-            nats += float(model.nats(outputs, batch).double().sum())
+            nats += float(model.negative_log_probs(outputs, batch).double().sum())
             items += len(group) if batch.weights_BT is None else int(batch.weights_BT.sum())
-            examples.scatter(predicted, group, model.choose(outputs, batch).cpu().numpy())
+            examples.scatter(predicted, group, model.predict(outputs, batch).cpu().numpy())
             done += len(group)
             if progress:
                 progress(done, len(indices_P))

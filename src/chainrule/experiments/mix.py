@@ -220,7 +220,7 @@ def _result(runs: Sequence[LanguageModelRun], fitted: FittedMixture, seconds: fl
         "parameters": sum(run.parameters for run in runs),
         "tokens_per_second": round(fitted.tokens / seconds, 1),
         "budget": {},
-        "weights": dict(zip(names, np.round(fitted.weights.whole_K, 6).tolist(), strict=True)),
+        "weights": dict(zip(names, np.round(fitted.weights.overall_K, 6).tolist(), strict=True)),
     }
 
 

@@ -135,8 +135,8 @@ def score_components(mixture: Mixture, tokens_N: Array, progress: Progress | Non
         state = mixture.start(layout.count)
         for begin, end in layout.chunks(CHUNK):
             tokens_BT = torch.from_numpy(layout.read(tokens_N, begin, end, mixture.eos)).to(device)
-            buckets_BT = mixture.buckets_of(tokens_BT, state)
-            log_probs_KBT, state = mixture.experts(tokens_BT, state)
+            buckets_BT = mixture.find_buckets(tokens_BT, state)
+            log_probs_KBT, state = mixture.score_components(tokens_BT, state)
             mask_BT = _token_mask(layout, begin, end)
             log_probs.append(log_probs_KBT.cpu().numpy()[:, mask_BT])
             buckets.append(buckets_BT.cpu().numpy()[mask_BT])

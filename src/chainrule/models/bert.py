@@ -1,11 +1,12 @@
-"""bert: reads a whole text at once and tells the words that were hidden in it.
+"""BERT: an encoder that reads a whole text in both directions, trained to predict masked words.
 
 Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2019; also in the
-shapes of RoBERTa (Liu et al., 2019) and DistilBERT (Sanh et al., 2019). The encoder is layers/bert.py; what follows it
-here, a layer of the same width, its activation and a norm, then the words' own vectors, is the head of all three.
+shapes of RoBERTa (Liu et al., 2019) and DistilBERT (Sanh et al., 2019). All three have the same head:
 
-It is no language model: p(word | all other words) of the places of a text do not multiply to a p(text).
-Legend: B batch, S places of a text, N chosen places, V words, D width.
+    p(x_s | the other words) = softmax(E norm(f(W h_s + b)) + c)
+
+with the states h of the encoder (`layers/encoders/bert.py`), the word embeddings E and the activation f. BERT is not a
+language model: the product of p(word | all other words) over the positions of a text is not a probability of the text.
 """
 
 from __future__ import annotations
@@ -39,45 +40,47 @@ from chainrule.types import (
 
 
 class BertConfig(BaseModel):
-    """What a bert is like; the defaults are for one that is trained from scratch."""
+    """Options of a BERT; the defaults are for training from scratch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["bert", "roberta", "distilbert"] = Field("bert", description="whose shape the encoder has")
+    kind: Literal["bert", "roberta", "distilbert"] = Field("bert", description="architecture of the encoder")
     width: int = Field(256, ge=1, description="width of the states")
-    layers: int = Field(4, ge=1)
-    heads: int = Field(4, ge=1)
-    inner: int = Field(0, ge=0, description="width of the feed-forward layers; 0: four times the width")
-    positions: int = Field(128, ge=1, description="rows of the table of positions: the most tokens of a text")
-    types: int = Field(0, ge=0, description="rows of the table of token types; 0: there is none")
-    activation: Literal["gelu", "gelu-tanh", "relu", "swish"] = "gelu"
-    eps: float = Field(1e-12, gt=0, description="of the norms")
-    pad: int = Field(0, ge=0, description="the token that fills up a row; roberta counts positions from behind it")
-    first: int | None = Field(None, ge=0, description="the token before every text, such as [CLS]")
-    mask: int | None = Field(None, ge=0, description="the token that hides a word; without it, one more than there are")
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of units dropped")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="share of attention weights dropped")
+    layers: int = Field(4, ge=1, description="number of blocks")
+    heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
+    inner: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
+    positions: int = Field(128, ge=1, description="number of learned positions, which limits the tokens of a text")
+    types: int = Field(0, ge=0, description="number of token types; 0: no token types")
+    activation: Literal["gelu", "gelu-tanh", "relu", "swish"] = Field(
+        "gelu", description="activation of the feed-forward layers"
+    )
+    eps: float = Field(1e-12, gt=0, description="constant that the norms add to the variance")
+    pad: int = Field(0, ge=0, description="padding token; RoBERTa counts positions from the one after it")
+    first: int | None = Field(None, ge=0, description="token before every text, such as [CLS] (default: none)")
+    mask: int | None = Field(None, ge=0, description="mask token (default: a new token after the vocabulary)")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of all layers")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate of the attention weights")
 
     def shape(self, vocab_size: int) -> BertShape:
-        """The shape of the encoder of so many words, the mask among them."""
+        """The shape of the encoder; `vocab_size` includes the mask token."""
         options = self.model_dump(exclude={"mask"})
         return BertShape(**{**options, "vocab_size": vocab_size, "inner": self.inner or 4 * self.width})
 
 
 class TableSoftmax(Softmax):
-    """A softmax over the first V rows of a table that may have more: a mask is read but never to be told."""
+    """A softmax over the first V rows of a table that may have more: a new mask token is read but never predicted."""
 
     def tie(self, weight_VD: nn.Parameter) -> None:
         self.weight_VD = weight_VD
 
     def loss(self, hidden_ND: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
-        """-log p of the targets in nats, summed over the positions, each times its weight."""
+        """-log p of the targets in nats, summed over the positions with their weights."""
         smoothing = self.config.label_smoothing if self.training else 0.0
         rows_VD = self.weight_VD[: self.size]
         return linear_cross_entropy(hidden_ND, rows_VD, self.bias_V, targets_N, weights_N, label_smoothing=smoothing)
 
     def scores(self, hidden_ND: Tensor) -> Tensor:
-        """What the softmax is taken of, NV."""
+        """The logits, NV."""
         return functional.linear(hidden_ND, self.weight_VD[: self.size], self.bias_V)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
@@ -87,15 +90,14 @@ class TableSoftmax(Softmax):
 
 @MODELS.register("bert", family="bert", task="masked", objective="masked")
 class Bert(nn.Module, Model):
-    """Tokens, some of them hidden, to states of every place, and from those to the words."""
+    """A bidirectional encoder, and a head that predicts masked words."""
 
     Config: ClassVar[type[BertConfig]] = BertConfig
     prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)
+    encodes = True
     reads_eos = True
     window: int
     unigram_counts: Tensor
-
-    encodes = True
 
     @classmethod
     def encoder_shape(cls, config: BertConfig, vocab_size: int, eos: int) -> BertShape:
@@ -126,7 +128,7 @@ class Bert(nn.Module, Model):
 
     @property
     def width(self) -> int:
-        """Of the states."""
+        """The width of the states."""
         return self.encoder.shape.width
 
     @property
@@ -142,38 +144,38 @@ class Bert(nn.Module, Model):
     # Training
 
     def forward(self, batch: Batch, state: State = None) -> Outputs:
-        """Read a batch -> features of the places whose weight is above 0, one after the other, 1ND.
+        """Read a batch -> the features of the M positions whose weight is above 0, 1MD.
 
-        Only what is asked for goes through the head: with 15% of the places chosen that spares most of its time.
+        The head computes only these: with 15% of the positions masked, that saves most of its time.
         """
         tokens_BS, weights_BS = batch.inputs_BT, batch.weights_BT
         states_BSD = self.encoder(tokens_BS, torch.ones_like(tokens_BS, dtype=torch.bool))
-        chosen_ND = states_BSD.flatten(0, 1) if weights_BS is None else states_BSD[weights_BS > 0]
-        return Outputs(self.head(chosen_ND)[None], None)
+        states_MD = states_BSD.flatten(0, 1) if weights_BS is None else states_BSD[weights_BS > 0]
+        return Outputs(self.head(states_MD)[None], None)
 
     def head(self, states_ND: Tensor) -> Tensor:
-        """States of the last layer -> the features that words are told from, ND."""
+        """States of the last layer -> the features that predict words, ND."""
         features_ND: Tensor = self.transform_norm(self.activation(self.transform(states_ND)))
         return features_ND
 
     # Use
 
     def layers(self, tokens_BS: Tensor, mask_BS: Tensor) -> list[Tensor]:
-        """Tokens as they are, and which of them are no padding -> the embeddings and every layer's states, BSD each."""
+        """Tokens, `first` included, and a mask that is False at padding -> embeddings and states of all layers, BSD."""
         return self.encoder.layers(tokens_BS, mask_BS)
 
     def logits(self, tokens_BS: Tensor, mask_BS: Tensor) -> Tensor:
-        """Tokens as they are, and which of them are no padding -> the scores of the words at every place, BSV."""
+        """Tokens, `first` included, and a mask that is False at padding -> the logits of each position, BSV."""
         features_ND = self.head(self.encoder(tokens_BS, mask_BS).flatten(0, 1))
         return self.output.scores(features_ND).view(*tokens_BS.shape, -1)
 
     def encode_text(self, source: Source) -> Tensor:
-        """Tokens as they are, `first` included -> the last layer's state of each, BSD."""
+        """Tokens, `first` included -> the states of the last layer, BSD."""
         states_BSD: Tensor = self.encoder(*source)
         return states_BSD
 
-    def begun(self, tokens_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """Texts and which of their tokens are no padding, with the token before every text if there is one."""
+    def prepend_first(self, tokens_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """Texts and their mask, with the token `first` before every text if the model has one."""
         first = self.config.first
         if first is None:
             return tokens_BS, mask_BS
@@ -182,11 +184,11 @@ class Bert(nn.Module, Model):
 
 
 def _check(config: BertConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
-    """Refuse what does not fit together."""
+    """Raise ConfigError for options that cannot be combined."""
     if output.layer is not Softmax:
         raise ConfigError(
-            f"bert ends in a softmax over its own table of words, so the output layer '{output.layer.name}' does not "
-            "fit it; leave --output out"
+            f"bert predicts with a softmax over its word embeddings, so it cannot use the output layer "
+            f"'{output.layer.name}'; leave --output out"
         )
     special: dict[str, Any] = {"mask": config.mask, "first": config.first}
     for name, token in special.items():

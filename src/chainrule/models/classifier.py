@@ -1,15 +1,12 @@
-"""A classifier: an encoder reads a text, its states are pooled into one vector, and a small network tells the labels.
+"""A classifier: an encoder reads a text, its states are pooled into one vector, and an MLP predicts the labels.
 
-    h = encoder(x),   v = Σ_s α_s h_s,   p(label | x) = softmax(W₂ gelu(W₁ v + b₁) + b₂)
+    h = encoder(x)        v = Σ_s α_s h_s        p(label | x) = softmax(W₂ gelu(W₁ v + b₁) + b₂)
 
-or, where a text may have any number of labels, the logistic function of each score by itself. Seed 001, section 4.2:
-an encoder, attention over its states, a multi-layer perceptron. The encoder is trained from scratch, or was trained
-before and stays as it is or is tuned with the rest.
+If a text may have any number of labels, each has its own logistic function instead of the softmax. The encoder is
+trained from scratch, or it is a pretrained one, frozen or fine-tuned.
 
-Of a pair (question and answer, premise and hypothesis) both texts are read one behind the other, and a learned vector
-is added to the states of the second.
-
-Legend: B batch, S tokens of a text, D width of the states, L labels.
+The texts of a pair (question and answer, premise and hypothesis) are concatenated, and a learned vector is added to the
+states of the second.
 """
 
 from __future__ import annotations
@@ -26,56 +23,58 @@ from chainrule.layers.encoders.build import EncoderName, EncoderShape, shape_of
 from chainrule.layers.encoders.frozen_cache import FrozenStateCache
 from chainrule.layers.encoders.pooling import PoolingKind, make_pooling
 from chainrule.layers.encoders.pretrained import PretrainedFeatures
+from chainrule.models.pretrained_encoder import check_pretrained_options, make_pretrained
 from chainrule.registry import ENCODERS, MODELS, OUTPUTS
 from chainrule.types import Batch, Model, OutputChoice, Outputs, Source, State, Vocabulary
 
 
 class LabelConfig(BaseModel):
-    """What classifiers and taggers share."""
+    """Options of classifiers and taggers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     encoder: EncoderName = Field("bag", description="encoder of the text, trained from scratch")
-    embedding: int = Field(128, ge=1, description="width of that encoder")
-    layers: int = Field(1, ge=1, description="its layers, where it has some")
-    heads: int = Field(4, ge=1, description="its heads, where it attends")
+    embedding: int = Field(128, ge=1, description="width of an encoder trained from scratch")
+    layers: int = Field(1, ge=1, description="layers of an encoder trained from scratch, if it has layers")
+    heads: int = Field(4, ge=1, description="heads of an encoder trained from scratch, if it has attention")
     positions: int = Field(
-        512, ge=2, description="the most tokens that it reads, where it is bounded: bert, transformer"
+        512, ge=2, description="largest number of tokens of a text, for encoders with a limit (bert, transformer)"
     )
-    dropout: float = Field(0.3, ge=0, lt=1, description="share of units dropped, in that encoder and in the network")
-    hidden: int = Field(128, ge=1, description="width of the network's hidden layer")
+    dropout: float = Field(
+        0.3, ge=0, lt=1, description="dropout rate of an encoder trained from scratch and of the MLP"
+    )
+    hidden: int = Field(128, ge=1, description="units of the hidden layer of the MLP")
     pretrained: str | None = Field(
-        None, description="an encoder that was trained before, in its place: a folder, a run, or a package"
+        None, description="pretrained encoder of the text: a folder, a run, or an installed package"
     )
-    tuned: bool = Field(False, description="train that encoder with the rest; false: it stays as it is")
-    pretrained_shape: EncoderShape | None = Field(None, description="what that encoder is like, as its folder tells")
-    labels: tuple[str, ...] = Field((), description="what can be told; taken from the training data")
+    tuned: bool = Field(False, description="fine-tune the pretrained encoder; false: it is frozen")
+    pretrained_shape: EncoderShape | None = Field(
+        None, description="shape of the pretrained encoder; `train` reads it from the encoder"
+    )
+    labels: tuple[str, ...] = Field((), description="names of the labels; `train` takes them from the data")
 
     @property
     def context(self) -> int | None:
-        """The most tokens that can be read of a text; None: any number."""
+        """The largest number of tokens of a text; None: any number."""
         if self.pretrained_shape is not None:
             return self.pretrained_shape.source_window
         return self.positions if ENCODERS.get(self.encoder).make.bounded else None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in ("tuned", "pretrained_shape"):
-            if getattr(self, name) and self.pretrained is None:
-                raise ConfigError(f"model.{name} is of a pretrained encoder; give one with model.pretrained")
+        check_pretrained_options(self)
         if self.pretrained is not None and "encoder" in self.model_fields_set:
             raise ConfigError(
-                f"model.encoder = {self.encoder} is trained from scratch, and model.pretrained = {self.pretrained} was "
-                "trained before; give one of the two"
+                f"got both model.encoder = {self.encoder} (trained from scratch) and model.pretrained = "
+                f"{self.pretrained}; give one of the two"
             )
         return self
 
 
 class LabelModel(nn.Module, Model):
-    """An encoder and the names of labels. Subclasses say what is made of the states."""
+    """An encoder and the names of the labels. Subclasses compute scores of the labels from the encoder's states."""
 
     Config: ClassVar[type[LabelConfig]] = LabelConfig
-    of_words: ClassVar[bool]  # whether each word is labelled, or the whole text
     unigram_counts: Tensor
 
     def __init__(self, config: LabelConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
@@ -83,15 +82,15 @@ class LabelModel(nn.Module, Model):
         _check(config, output)
         self.config, self.eos, self.vocab_size = config, vocabulary.eos, vocabulary.size
         self.register_buffer("unigram_counts", torch.as_tensor(vocabulary.counts_V, dtype=torch.int64))
-        self.pretrained = _pretrained(config, vocabulary.size)
+        self.pretrained = make_pretrained(config, vocabulary.size, None, side="text", tokenizer="--tokenizer")
         self.features = None
         if self.pretrained is None:
-            self.features = PretrainedFeatures(_scratch(config, vocabulary.size), None, tuned=True)
-        self._remembered: FrozenStateCache | None = None
+            self.features = PretrainedFeatures(_scratch_shape(config, vocabulary.size), None, tuned=True)
+        self._frozen_states: FrozenStateCache | None = None
 
     @property
     def reader(self) -> PretrainedFeatures:
-        """What makes states of tokens."""
+        """The module that computes the states of tokens, pretrained or not."""
         reader = self.features if self.pretrained is None else self.pretrained
         assert reader is not None
         return reader
@@ -103,26 +102,34 @@ class LabelModel(nn.Module, Model):
 
     @property
     def word_table(self) -> nn.Embedding | None:
-        """The table of an encoder that is trained from scratch."""
+        """The embedding of an encoder that is trained from scratch."""
         table = None if self.features is None else self.features.encoder.word_table
         return table if isinstance(table, nn.Embedding) else None
 
     def train(self, mode: bool = True) -> Self:
-        """Who trains reads the same texts again and again: what stays the same is remembered from here on."""
+        """Training reads the same texts repeatedly, so it caches the states of a frozen encoder."""
         frozen = self.pretrained is not None and not self.pretrained.tuned and self.pretrained.mix is None
-        if mode and frozen and self._remembered is None:
-            self._remembered = FrozenStateCache(self.reader)
+        if mode and frozen and self._frozen_states is None:
+            self._frozen_states = FrozenStateCache(self.reader)
         return super().train(mode)
 
     def read(self, source: Source) -> Tensor:
-        """The encoder's states of each token, BSD."""
-        if self._remembered is not None and source.tokens_BS.device.type == "cpu":
-            return self._remembered(source)
+        """The states of the encoder for each token, BSD."""
+        if self._frozen_states is not None and source.tokens_BS.device.type == "cpu":
+            return self._frozen_states(source)
         states_BSD: Tensor = self.reader(source)
         return states_BSD
 
+    def negative_log_probs(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """-log p of the labels of each example, B."""
+        raise TypeError(f"{type(self).__name__} must define negative_log_probs")
+
+    def predict(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """The predicted labels of each example, in the form of the targets of a batch."""
+        raise TypeError(f"{type(self).__name__} must define predict")
+
     def make_network(self) -> nn.Sequential:
-        """States to scores of the labels."""
+        """A new MLP from states to scores of the labels."""
         config = self.config
         return nn.Sequential(
             nn.Linear(self.reader.width, config.hidden),
@@ -135,20 +142,19 @@ class LabelModel(nn.Module, Model):
 def _check(config: LabelConfig, output: OutputChoice) -> None:
     if output.layer is not OUTPUTS.get("softmax").make:
         raise ConfigError(
-            "labels are told by a network of their own and have no output layer to choose; leave --output out"
+            "classifiers and taggers have their own output layer, so none can be chosen; leave --output out"
         )
     if len(config.labels) < 2:
         raise ConfigError(
-            f"model.labels has {len(config.labels)} name(s), but there is something to tell only of two or more; "
-            "`train` takes them from the data"
+            f"model.labels has {len(config.labels)} name(s), expected at least 2; `train` takes them from the data"
         )
 
 
-def _scratch(config: LabelConfig, tokens: int) -> EncoderShape:
+def _scratch_shape(config: LabelConfig, vocab_size: int) -> EncoderShape:
     """The shape of an encoder that is trained from scratch."""
     return shape_of(
         config.encoder,
-        tokens,
+        vocab_size,
         width=config.embedding,
         layers=config.layers,
         heads=config.heads,
@@ -157,29 +163,14 @@ def _scratch(config: LabelConfig, tokens: int) -> EncoderShape:
     )
 
 
-def _pretrained(config: LabelConfig, tokens: int) -> PretrainedFeatures | None:
-    """The encoder that was trained before; None: it is trained from scratch."""
-    if config.pretrained is None:
-        return None
-    if (shape := config.pretrained_shape) is None:
-        raise ConfigError(
-            f"model.pretrained is {config.pretrained}, but model.pretrained_shape is missing; give the shape that "
-            "`open_pretrained` of pretrained.py tells, as `train` does"
-        )
-    if tokens > shape.vocab_size:
-        raise ConfigError(
-            f"the text has {tokens} different tokens, but the pretrained encoder knows {shape.vocab_size}; leave "
-            "--tokenizer out, so that the text is read by the encoder's own tokeniser"
-        )
-    return PretrainedFeatures(shape, None, tuned=config.tuned)
-
-
 class ClassifierConfig(LabelConfig):
-    """The shape of a classifier."""
+    """Options of a classifier."""
 
-    pooling: PoolingKind = Field("attention", description="how states become one vector: attention, mean, max, first")
-    multi_label: bool = Field(False, description="a text may have any number of labels; taken from JSON data")
-    pairs: bool = Field(False, description="texts come in pairs; taken from the training data")
+    pooling: PoolingKind = Field("attention", description="pooling of the states: attention, mean, max or first")
+    multi_label: bool = Field(
+        False, description="a text may have any number of labels; `train` takes it from JSON data"
+    )
+    pairs: bool = Field(False, description="examples are pairs of texts; `train` takes it from the data")
 
 
 @MODELS.register("classifier", family="classifier", task="labels", objective="labels")
@@ -188,7 +179,6 @@ class Classifier(LabelModel):
 
     Config = ClassifierConfig
     config: ClassifierConfig
-    of_words: ClassVar[bool] = False
 
     def __init__(self, config: ClassifierConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output)
@@ -197,13 +187,13 @@ class Classifier(LabelModel):
         self.network = self.make_network()
 
     def forward(self, batch: Batch, state: State = None) -> Outputs:
-        """Read the texts of a batch -> the scores of the labels, as features of one place, B1L."""
+        """Read the texts of a batch -> the scores of the labels, as features of one position, B1C."""
         assert batch.source is not None
         pooled_BD = self.pooling(self.states(batch), batch.source.mask_BS)
         return Outputs(self.network(pooled_BD)[:, None], None)
 
     def states(self, batch: Batch) -> Tensor:
-        """What is pooled: the encoder's states, in the second text of a pair moved by a learned vector, BSD."""
+        """The states to pool, BSD: those of the encoder, plus a learned vector in the second text of a pair."""
         assert batch.source is not None
         states_BSD = self.read(batch.source)
         if self.second_D is None:
@@ -211,22 +201,22 @@ class Classifier(LabelModel):
         assert batch.parts_BS is not None
         return states_BSD + batch.parts_BS[:, :, None] * self.second_D
 
-    def nats(self, outputs: Outputs, batch: Batch) -> Tensor:
-        """-log p of the label of each text, or of all that are right and wrong for it together, B."""
-        scores_BL = outputs.hidden_BTD[:, 0].float()
+    def negative_log_probs(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """-log p of the label of each text, or of the presence or absence of all labels, B."""
+        scores_BC = outputs.hidden_BTD[:, 0].float()
         if not self.config.multi_label:
-            return F.cross_entropy(scores_BL, batch.targets_BT[:, 0], reduction="none")
-        targets_BL = batch.targets_BT.to(scores_BL.dtype)
-        return F.binary_cross_entropy_with_logits(scores_BL, targets_BL, reduction="none").sum(1)
+            return F.cross_entropy(scores_BC, batch.targets_BT[:, 0], reduction="none")
+        targets_BC = batch.targets_BT.to(scores_BC.dtype)
+        return F.binary_cross_entropy_with_logits(scores_BC, targets_BC, reduction="none").sum(1)
 
     def probabilities(self, outputs: Outputs) -> Tensor:
-        """p of each label, BL: they sum to one, unless there may be several."""
-        scores_BL = outputs.hidden_BTD[:, 0].float()
-        return scores_BL.sigmoid() if self.config.multi_label else scores_BL.softmax(1)
+        """p of each label, BC; they sum to one, unless a text may have several labels."""
+        scores_BC = outputs.hidden_BTD[:, 0].float()
+        return scores_BC.sigmoid() if self.config.multi_label else scores_BC.softmax(1)
 
-    def choose(self, outputs: Outputs, batch: Batch) -> Tensor:
-        """What is told: the most probable label of each text, B1, or for each label whether it is told, BL."""
-        probabilities_BL = self.probabilities(outputs)
+    def predict(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """The most probable label of each text, B1, or whether each label is predicted, BC."""
+        probabilities_BC = self.probabilities(outputs)
         if self.config.multi_label:
-            return (probabilities_BL > 0.5).to(torch.int64)
-        return probabilities_BL.argmax(1, keepdim=True)
+            return (probabilities_BC > 0.5).to(torch.int64)
+        return probabilities_BC.argmax(1, keepdim=True)

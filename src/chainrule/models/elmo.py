@@ -1,13 +1,14 @@
-"""elmo: a language model from the left and one from the right, trained together, whose layers are words in context.
+"""ELMo: a forward and a backward language model, trained together, whose layers are contextual word vectors.
 
-Peters et al., "Deep contextualized word representations", 2018. The two share embedding and output layer and nothing
-else. The one from the left is a language model like any other, and is what is scored, generated from and measured; the
-one from the right adds its loss to the training. The recurrent stacks are in `layers/elmo.py`, words read by their
-spelling in `layers/char_convolution.py`.
+    loss = -Σ_t log p(x_t | x_<t) - Σ_t log p(x_t | x_>t)
 
-A batch is pieces of text. The direction from the left reads on where the last piece ended, if the batches are those of
-a stream; the one from the right begins at the end of each piece, since what comes after it is not known yet.
-Legend: B batch, T time, S places of a text, V vocabulary, E width of a direction, P = 2·E.
+Peters et al., "Deep contextualized word representations", 2018. The two directions share embedding and output layer.
+The forward direction is an ordinary language model: it is used for scoring, generation and evaluation. The backward
+direction only adds its loss to the training. The recurrent stacks are in `layers/encoders/elmo.py`, the character
+convolutions that read words by their spelling in `layers/encoders/char_convolution.py`.
+
+If batches are pieces of a contiguous text, the forward direction continues from the piece before. The backward
+direction starts at the end of each piece, since the next piece is unknown. In suffixes X = 2·E are both directions.
 """
 
 from __future__ import annotations
@@ -30,23 +31,27 @@ from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary, we
 
 
 class ElmoConfig(LanguageModelConfig):
-    """The shape of an elmo."""
+    """Options of an ELMo."""
 
-    embedding: int = Field(200, ge=1, description="width of a token's vector, and of what each direction gives")
-    hidden: int = Field(200, ge=1, description="width of the recurrent states; where it is another, they are projected")
-    layers: int = Field(2, ge=1, description="recurrent layers of each direction")
-    characters: bool = Field(False, description="read words by their spelling; the output layer has its own table then")
-    spelling: int = Field(24, ge=3, description="characters: most bytes of a word, its two ends counted")
-    byte_width: int = Field(16, ge=1, description="characters: width of a byte's vector")
-    kernels: tuple[int, ...] = Field(
-        (1, 2, 3, 4, 5, 6), min_length=1, description="characters: how many bytes filters see"
+    embedding: int = Field(200, ge=1, description="width of the token embeddings, and of each direction")
+    hidden: int = Field(200, ge=1, description="units of each recurrent layer; projected to `embedding` if they differ")
+    layers: int = Field(2, ge=1, description="number of recurrent layers per direction")
+    characters: bool = Field(
+        False, description="read words by their spelling; embedding and output are then not shared"
     )
-    filters: int = Field(25, ge=1, description="characters: filters that see one byte; k times that see k")
-    highway: int = Field(2, ge=0, description="characters: highway layers after the filters")
+    spelling: int = Field(
+        24, ge=3, description="characters: largest number of bytes of a word, with two boundary symbols"
+    )
+    byte_width: int = Field(16, ge=1, description="characters: width of the byte embeddings")
+    kernels: tuple[int, ...] = Field(
+        (1, 2, 3, 4, 5, 6), min_length=1, description="characters: widths of the convolutions, in bytes"
+    )
+    filters: int = Field(25, ge=1, description="characters: number of filters of width 1; width k has k times as many")
+    highway: int = Field(2, ge=0, description="characters: number of highway layers after the convolutions")
 
     def shape(self, vocab_size: int, first: int | None = None) -> ElmoShape:
-        """The shape of the encoder of so many words, with a token before every text if it is told."""
-        spelled = {name: getattr(self, name) for name in CharacterShape.model_fields}
+        """The shape of the encoder; `first` is a token before every text."""
+        spelling = {name: getattr(self, name) for name in CharacterShape.model_fields}
         return ElmoShape(
             vocab_size=vocab_size,
             embedding=self.embedding,
@@ -54,18 +59,17 @@ class ElmoConfig(LanguageModelConfig):
             layers=self.layers,
             dropout=self.dropout,
             variational=self.variational,
-            characters=CharacterShape(**spelled) if self.characters else None,
+            characters=CharacterShape(**spelling) if self.characters else None,
             first=first,
         )
 
 
 @MODELS.register("elmo", family="elmo", task="lm")
 class Elmo(LanguageModel):
-    """p(x) = Π p(x_t | x_<t), and beside it Π p(x_t | x_>t)."""
+    """A forward language model, and a backward one that is trained with it."""
 
     Config: ClassVar[type[LanguageModelConfig]] = ElmoConfig
     config: ElmoConfig
-
     encodes = True
 
     @classmethod
@@ -89,11 +93,11 @@ class Elmo(LanguageModel):
 
     @property
     def word_table(self) -> nn.Embedding | None:
-        """The embedding of the tokens; None where words are read by their characters."""
+        """The embedding of the tokens; None: words are read by their characters."""
         table = self.encoder.word_table
         return table if isinstance(table, nn.Embedding) else None
 
-    # The language model from the left
+    # The forward language model
 
     def start(self, batch: int) -> Prefix:
         """The empty prefix."""
@@ -109,25 +113,25 @@ class Elmo(LanguageModel):
             embedded_BTE = embedded_BTE * word_mask(tokens_BT, self.vocab_size, self.config.word_dropout)
         return self._drop(embedded_BTE)
 
-    # The one from the right
+    # The backward language model
 
     def forward(self, batch: Batch, state: Prefix | None = None) -> Outputs:
-        """Read the inputs of a batch -> hidden_BTE to predict its targets from, and the state to carry on with.
+        """Read the inputs of a batch -> hidden_BTE that predict its targets, and the state after them.
 
-        In training, the loss of the direction from the right comes beside.
+        In training, the outputs also have the loss of the backward language model.
         """
         outputs = super().forward(batch, state)
         learning = self.training and torch.is_grad_enabled()
-        return outputs._replace(extra=self.loss_from_the_right(batch)) if learning else outputs
+        return outputs._replace(extra=self.backward_lm_loss(batch)) if learning else outputs
 
-    def loss_from_the_right(self, batch: Batch) -> Tensor:
-        """-log p of each input given the targets from the row's end back to its own, summed, in nats.
+    def backward_lm_loss(self, batch: Batch) -> Tensor:
+        """-log p of each input given the targets from its own to the end of the row, summed, in nats.
 
-        A row of T inputs and targets is T + 1 tokens of the text; from the right the last of them is the first that is
-        read and the first the last that is predicted: as many predictions as from the left.
+        A row of T inputs and targets consists of T + 1 tokens. The backward language model reads the last T of them and
+        predicts the first T, as many as the forward one.
         """
         self._check_spellings()
-        # What was read may be the model's own words (scheduled sampling); the first is always that of the text.
+        # With scheduled sampling, inputs may be the model's predictions, except the first one.
         before_BT = torch.cat([batch.inputs_BT[:, :1], batch.targets_BT[:, :-1]], 1)
         lengths_B = None if batch.weights_BT is None else (batch.weights_BT > 0).sum(1)
         layers = self.encoder.read_leftward(self._embed(batch.targets_BT), lengths_B)
@@ -135,8 +139,8 @@ class Elmo(LanguageModel):
         loss: Tensor = self.output.loss(self._drop(layers[-1]).flatten(0, 1), before_BT.flatten(), weights_N)
         return loss
 
-    def log_probs_from_the_right(self, tokens_BT: Tensor) -> Tensor:
-        """log p(x_t | x_>t, eos) -> BT: what the other direction makes of texts, `eos` after each."""
+    def backward_lm_log_probs(self, tokens_BT: Tensor) -> Tensor:
+        """log p(x_t | x_>t, eos) by the backward language model -> BT."""
         after_BT = torch.cat([tokens_BT[:, 1:], tokens_BT.new_full((len(tokens_BT), 1), self.eos)], 1)
         hidden_BTE = self.encoder.read_leftward(self._embed(after_BT))[-1]
         log_probs_N: Tensor = self.output.log_prob(hidden_BTE.flatten(0, 1), tokens_BT.flatten())
@@ -146,22 +150,22 @@ class Elmo(LanguageModel):
         table = self.encoder.word_table
         if isinstance(table, CharConvolution) and table.is_blank:
             raise ConfigError(
-                "model.characters reads words by their spelling, but no spelling is known; give the vocabulary its "
-                "pieces, as `train` does"
+                "model.characters reads words by their spelling, but the vocabulary has no spellings; set "
+                "Vocabulary.pieces, as `train` does"
             )
 
-    # Words in context
+    # Contextual word vectors
 
     def layers(self, tokens_BS: Tensor, mask_BS: Tensor) -> list[Tensor]:
-        """The vectors of each token: its embedding, twice, and both directions of each layer, BSP each.
+        """The vectors of each token: its embedding, twice, and both directions of each layer, BSX each.
 
-        `eos` is read before the text, as the language model does.
+        `eos` is read before the text, as in the language model.
         """
         first_B1 = tokens_BS.new_full((len(tokens_BS), 1), self.eos)
-        begun_BS = torch.cat([first_B1, tokens_BS], 1)
-        layers = self.encoder.layers(begun_BS, torch.cat([torch.ones_like(first_B1, dtype=torch.bool), mask_BS], 1))
-        return [layer_BSP[:, 1:] for layer_BSP in layers]
+        inputs_BS = torch.cat([first_B1, tokens_BS], 1)
+        layers = self.encoder.layers(inputs_BS, torch.cat([torch.ones_like(first_B1, dtype=torch.bool), mask_BS], 1))
+        return [layer_BSX[:, 1:] for layer_BSX in layers]
 
     def encode_text(self, source: Source) -> Tensor:
-        """The mean of the layers' vectors of each token of a text, BSP."""
+        """The mean of the vectors of all layers for each token, BSX."""
         return torch.stack(self.layers(*source)).mean(0)

@@ -203,18 +203,18 @@ class HybridCore(nn.Module):
         """The loss of the parallel branch on targets of given lengths, summed; `real_BT` is False at padding."""
         states = self.parallel.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
         inputs_BTD = self._parallel_inputs(aligned_BTD, lengths_B)
-        known, hidden_BT = None, real_BT
+        known, predicted_BT = None, real_BT
         if glancing.share:
             with torch.no_grad():
                 features_BTD = self.parallel(inputs_BTD, states, lengths_B)
                 wrong_BT = torch.zeros_like(real_BT)
                 wrong_BT[real_BT] = output.scores(features_BTD[real_BT]).argmax(1) != targets_BT[real_BT]
                 shown_BT = choose_revealed(wrong_BT, real_BT, glancing.share)
-            known, hidden_BT = KnownTokens(glancing.embedding(targets_BT), shown_BT), real_BT & ~shown_BT
-        features_MD = self.parallel(inputs_BTD, states, lengths_B, known)[hidden_BT]
+            known, predicted_BT = KnownTokens(glancing.embedding(targets_BT), shown_BT), real_BT & ~shown_BT
+        features_MD = self.parallel(inputs_BTD, states, lengths_B, known)[predicted_BT]
         # Scaled to all positions, so that the weight of this loss does not depend on the number of revealed tokens.
         scale = int(real_BT.sum()) / max(1, len(features_MD))
-        return scale * output.base.loss(features_MD, targets_BT[hidden_BT])
+        return scale * output.base.loss(features_MD, targets_BT[predicted_BT])
 
     # The mixture
 
@@ -232,7 +232,7 @@ class HybridCore(nn.Module):
     def _weight_prediction(self, features_BLD: Tensor, lengths_B: Tensor, gamma: float) -> ParallelPrediction:
         """Features of targets of given lengths with their weight in the mixture.
 
-        One position is added, which stands for all positions beyond the length.
+        One position is added, which represents all positions beyond the length.
         """
         if self.mixing == "gated":
             odds_BL = self.gate_second(features_BLD).squeeze(2) + self.log_odds

@@ -27,6 +27,7 @@ from chainrule.registry import MODELS
 from chainrule.types import ContextDepths, State, SteppingModel, Vocabulary, select_rows
 
 MAX_BUCKETS = 12
+"""Longer or more frequent contexts share the last bucket."""
 
 MIN_BUCKET_TOKENS = 100
 """A bucket with fewer tokens has no weights of its own."""

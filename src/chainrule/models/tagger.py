@@ -1,16 +1,12 @@
-"""A tagger: an encoder reads a sentence, and each word is given a tag by the states of its pieces.
+"""A tagger: an encoder reads a sentence, and each word is labelled by the states of its tokens.
 
-    h = encoder(x),   w_t = mean of h over the pieces of word t,   s_t = W₂ gelu(W₁ w_t + b₁) + b₂
+    h = encoder(x)        w_t = mean of h over the tokens of word t        s_t = W₂ gelu(W₁ w_t + b₁) + b₂
 
-and p(y_t | x) = softmax(s_t), or with `crf` a chain in which tags know the one before (layers/crf.py). Sequence
-labelling as in seed 000, section 2.1.
-
-Legend: B batch, S tokens of a sentence, T words, D width of the states, L tags.
+The tags are independent, p(y_t | x) = softmax(s_t), or with `crf` a linear chain in which each tag depends on the tag
+before it (`layers/crf.py`).
 """
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -24,9 +20,9 @@ from chainrule.types import Batch, OutputChoice, Outputs, State, Vocabulary
 
 
 class TaggerConfig(LabelConfig):
-    """The shape of a tagger."""
+    """Options of a tagger."""
 
-    crf: bool = Field(False, description="tags know the one before: a chain, and its best path")
+    crf: bool = Field(False, description="each tag depends on the tag before it: a linear-chain CRF")
 
 
 @MODELS.register("tagger", family="tagger", task="tags", objective="labels")
@@ -35,7 +31,6 @@ class Tagger(LabelModel):
 
     Config = TaggerConfig
     config: TaggerConfig
-    of_words: ClassVar[bool] = True
 
     def __init__(self, config: TaggerConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output)
@@ -43,32 +38,32 @@ class Tagger(LabelModel):
         self.chain = LinearChainCrf(len(config.labels)) if config.crf else None
 
     def forward(self, batch: Batch, state: State = None) -> Outputs:
-        """Read the sentences of a batch -> the scores of each word's tags, BTL."""
+        """Read the sentences of a batch -> the scores of the tags of each word, BTC."""
         assert batch.source is not None
         assert batch.parts_BS is not None
         states_BSD = self.read(batch.source)
         return Outputs(self.network(word_means(states_BSD, batch.parts_BS, batch.targets_BT.shape[1])), None)
 
-    def nats(self, outputs: Outputs, batch: Batch) -> Tensor:
+    def negative_log_probs(self, outputs: Outputs, batch: Batch) -> Tensor:
         """-log p of the tags of each sentence, B."""
         assert batch.weights_BT is not None
-        scores_BTL = outputs.hidden_BTD.float()
+        scores_BTC = outputs.hidden_BTD.float()
         if self.chain is not None:
-            return self.chain.negative_log_prob(scores_BTL, batch.targets_BT, batch.weights_BT > 0)
-        nats_BT = F.cross_entropy(scores_BTL.transpose(1, 2), batch.targets_BT, reduction="none")
+            return self.chain.negative_log_prob(scores_BTC, batch.targets_BT, batch.weights_BT > 0)
+        nats_BT = F.cross_entropy(scores_BTC.transpose(1, 2), batch.targets_BT, reduction="none")
         return (nats_BT * batch.weights_BT).sum(1)
 
-    def choose(self, outputs: Outputs, batch: Batch) -> Tensor:
-        """The tag of each word, BT: the most probable one, or that of the most probable path."""
+    def predict(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """The most probable tag of each word, or the most probable sequence of tags with `crf`, BT."""
         assert batch.weights_BT is not None
-        scores_BTL = outputs.hidden_BTD.float()
-        return scores_BTL.argmax(2) if self.chain is None else self.chain.best(scores_BTL, batch.weights_BT > 0)
+        scores_BTC = outputs.hidden_BTD.float()
+        return scores_BTC.argmax(2) if self.chain is None else self.chain.best(scores_BTC, batch.weights_BT > 0)
 
 
 def word_means(states_BSD: Tensor, parts_BS: Tensor, words: int) -> Tensor:
-    """The mean of the states of each word's pieces, BTD; zeros where a row has no such word."""
+    """The mean of the states of the tokens of each word, BTD; zeros for words that a row does not have."""
     numbers_T1 = torch.arange(words, device=parts_BS.device)[:, None]
-    pieces_BTS = (parts_BS[:, None] == numbers_T1).to(states_BSD.dtype)
-    # What pads a row may be anything, even what is no number.
+    member_BTS = (parts_BS[:, None] == numbers_T1).to(states_BSD.dtype)
+    # The states of padding may be anything, even NaN.
     kept_BSD = states_BSD.masked_fill((parts_BS < 0)[:, :, None], 0.0)
-    return pieces_BTS @ kept_BSD / pieces_BTS.sum(2, keepdim=True).clamp_min(1)
+    return member_BTS @ kept_BSD / member_BTS.sum(2, keepdim=True).clamp_min(1)

@@ -1,11 +1,11 @@
 """word2vec: one vector per word, trained to distinguish words that occur together from random ones.
 
-    skip-gram    predict each context word c from the word w:    log σ(o_c·v_w) + Σ_k log σ(-o_k·v_w)
-    CBOW         predict the word from the mean (or sum) of the vectors of its context, in the same way
+    loss = -log σ(o_w·h) - Σ_k log σ(-o_k·h)        for a word w in the text and words k drawn at random
 
-with the words k drawn at random, or with a hierarchical softmax. Mikolov et al., "Efficient Estimation of Word
-Representations in Vector Space" and "Distributed Representations of Words and Phrases and their Compositionality",
-2013. The training loops are in `engines/word2vec/kernels.py`. The options have the names and meanings of gensim's.
+h is the vector of one context word (skip-gram) or the mean or sum of the vectors of the context (CBOW). A hierarchical
+softmax can replace the random words. Mikolov et al., "Efficient Estimation of Word Representations in Vector Space" and
+"Distributed Representations of Words and Phrases and their Compositionality", 2013. The training loops are in
+`engines/word2vec/kernels.py`. The options have the names and meanings of gensim's.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Word2Vec(nn.Module, Model):
         super().__init__()
         self.config, self.weights, self.vocab_size = config, weights, vocab_size
         self.ids_V, self.counts_V, self.training_progress = ids_V, counts_V, training_progress
-        self.vectors_VD, self.output_VD, self.nodes_JD = (rows_RD[:, : config.vector_size] for rows_RD in weights)
+        self.vectors_VD, self.output_VD, self.nodes_VD = (rows_RD[:, : config.vector_size] for rows_RD in weights)
 
     encodes = True
 
@@ -138,12 +138,12 @@ class Word2Vec(nn.Module, Model):
         arrays, metadata = open_arrays(path)
         if set(arrays) != set(ARRAYS) or not {"vocab_size", "standing"} <= set(metadata):
             raise RunError(f"{path} is not the file of a word2vec model; restore the original file of the run")
-        inputs_VD, outputs_VD, nodes_JD, counts_V, ids_V = (arrays[name] for name in ARRAYS)
-        weights = Word2VecWeights(inputs_VD, outputs_VD, nodes_JD)
+        inputs_VD, outputs_VD, nodes_VD, counts_V, ids_V = (arrays[name] for name in ARRAYS)
+        weights = Word2VecWeights(inputs_VD, outputs_VD, nodes_VD)
         vocab_size, training_progress = int(metadata["vocab_size"]), json.loads(metadata["standing"])
         return cls(config, weights, ids_V, counts_V, vocab_size, training_progress)
 
     @property
     def parameter_count(self) -> int:
         """The number of values of the vectors and of the output weights."""
-        return self.vectors_VD.size + self.output_VD.size + self.nodes_JD.size
+        return self.vectors_VD.size + self.output_VD.size + self.nodes_VD.size

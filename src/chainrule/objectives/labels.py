@@ -20,7 +20,7 @@ class LabelNetwork(Protocol):
 
     def __call__(self, batch: Batch, state: State = None) -> Outputs: ...
 
-    def nats(self, outputs: Outputs, batch: Batch) -> Tensor:
+    def negative_log_probs(self, outputs: Outputs, batch: Batch) -> Tensor:
         """-log p of the labels or tags of each row -> B."""
         ...
 
@@ -34,7 +34,7 @@ class LabelLikelihood(Objective):
 
     def loss(self, model: LabelNetwork, batch: Batch, state: State, step: int) -> Loss:
         """-log p summed over the rows, and the number of texts or words."""
-        nats_B = model.nats(model(batch, state), batch)
+        nats_B = model.negative_log_probs(model(batch, state), batch)
         return Loss(nats_B.sum(), count_targets(batch), None)
 
 

@@ -82,7 +82,7 @@ class MaskedRun(EvaluatedRun):
                 f"{self.model.window - row_1S.shape[1] + len(tokens)}; shorten it around the {MASK}"
             )
         with evaluating(self.model):
-            begun_1S, seen_1S = self.model.begun(row_1S, torch.ones_like(row_1S, dtype=torch.bool))
+            begun_1S, seen_1S = self.model.prepend_first(row_1S, torch.ones_like(row_1S, dtype=torch.bool))
             logits_MV = self.model.logits(begun_1S, seen_1S)[begun_1S == self.model.mask]
             best = logits_MV.softmax(1).topk(min(top, self.model.vocab_size), 1)
         rows = zip(best.values.tolist(), best.indices.tolist(), strict=True)

@@ -218,21 +218,22 @@ class Word2VecTraining:
             self.folder.cut_log(0)
             return
         saved = Word2Vec.load(self.options, self.folder.model_path)
-        if saved.standing is None or [rows.shape for rows in saved.weights] != [rows.shape for rows in self.weights]:
+        progress, shapes = saved.training_progress, [rows.shape for rows in self.weights]
+        if progress is None or [rows.shape for rows in saved.weights] != shapes:
             raise RunError(
                 f"{self.folder.model_path} is not of this training; restore the run's own file, or choose another --out"
             )
         for rows_VD, saved_VD in zip(self.weights, saved.weights, strict=True):
             rows_VD[:] = saved_VD
-        self.loss = math.nan if saved.standing["loss"] is None else saved.standing["loss"]
-        self.state = TrainingState(**{name: saved.standing[name] for name in SAVED})
+        self.loss = math.nan if progress["loss"] is None else progress["loss"]
+        self.state = TrainingState(**{name: progress[name] for name in SAVED})
         self.folder.cut_log(self.state.log_length)
 
     def _model(self) -> Word2Vec:
-        standing = {name: getattr(self.state, name) for name in SAVED}
-        standing |= {"loss": None if math.isnan(self.loss) else self.loss, "seed": self.config.seed}
+        progress = {name: getattr(self.state, name) for name in SAVED}
+        progress |= {"loss": None if math.isnan(self.loss) else self.loss, "seed": self.config.seed}
         words = self.words
-        return Word2Vec(self.options, self.weights, words.ids_V, words.counts_V, words.size, standing)
+        return Word2Vec(self.options, self.weights, words.ids_V, words.counts_V, words.size, progress)
 
     def result(self) -> dict[str, Any]:
         """What the training came to."""

@@ -348,7 +348,7 @@ def test_what_it_does_not_do_is_refused_in_a_sentence(trained: MaskedRun, verb: 
 
 
 def test_the_recipe_is_of_a_bert_that_fits_its_text() -> None:
-    recipe = read_toml(Path(__file__).parent.parent / "recipes" / "tang-bert.toml")
+    recipe = read_toml(Path(__file__).parents[2] / "recipes" / "tang-bert.toml")
     assert recipe["model"]["name"] == "bert"
     assert recipe["training"]["length"] <= recipe["model"]["positions"]
     assert recipe["training"]["minutes"] <= 20

@@ -120,7 +120,7 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_been(
         patch.setattr("chainrule.training.fitting.sweeps.stop_signals", lambda: nullcontext(stopping))
         assert not fit(config(text, sg=1), out).finished
     begun = cr.load(out)
-    assert begun.model.standing["step"] == 7
+    assert begun.model.training_progress["step"] == 7
     assert (begun.vectors_VD != run.vectors_VD).any()  # what there is can be used
     finished = fit(config(text, sg=1), out)
     assert finished.finished

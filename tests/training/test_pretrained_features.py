@@ -210,7 +210,9 @@ def test_the_source_is_read_by_the_tokeniser_of_the_encoder(
     paths: tuple[Path, Path], folder: Path, tmp_path: Path
 ) -> None:
     told: list[str] = []
-    run = train(*paths, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=TrainingListener(note=told.append))
+    run = train(
+        *paths, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=TrainingListener(note=told.append)
+    )
     file = folder / "tokenizer.json"
     assert told[:2] == [f"tokeniser of the source: {file}", "tokeniser of the target: char"]
     assert run.source_tokenizer.fingerprint == HuggingFaceTokenizer.from_file(file).fingerprint
@@ -269,7 +271,9 @@ def test_lines_longer_than_the_encoder_reads(tmp_path: Path) -> None:
     good = [(source, target) for source, target in letter_pairs(60) if max(len(source), len(target)) <= 6]
     mixed = write_pairs(tmp_path, [("a b c d e f g", "A"), ("a b c d e f", "A"), *good], "mixed")
     told: list[str] = []
-    run = train(*mixed, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=TrainingListener(note=told.append))
+    run = train(
+        *mixed, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=TrainingListener(note=told.append)
+    )
     assert [note for note in told if "left out" in note] == [
         f"{math.floor((len(good) + 2) * 0.95) - 1} pairs; left out: 1 too long"
     ]

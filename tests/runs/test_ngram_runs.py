@@ -148,8 +148,7 @@ def test_a_run_that_was_broken_off_wants_its_own_text(tmp_path: Path) -> None:
     (out / "result.json").unlink()
     text.write_text(pairs_text(50, seed=1))
     assert told(lambda: cr.train(text, model="ngram", tokenizer="char", out=out), DataError) == (
-        f"the training text has changed since {out} was begun; restore the old text to resume, "
-        "or choose another --out"
+        f"the training text has changed since {out} was begun; restore the old text to resume, or choose another --out"
     )
 
 
@@ -185,7 +184,7 @@ def test_a_truncated_model_has_its_sentence_and_is_made_again(place: Path, tmp_p
         ),
         (
             {"delta": 0.5},
-            "delta is 0.5, but modified-kneser-ney has none; add --smoothing additive",
+            "delta is 0.5, but modified-kneser-ney does not use it; add --smoothing additive",
         ),
         (
             {"memory": "nonsense"},

@@ -18,13 +18,11 @@ import chainrule as cr
 from builders import LANGUAGE_MODELS, TRANSLATORS, letter_pairs, write_pairs
 from chainrule.data.pairs import pad_sources
 from chainrule.errors import ChainruleError, ConfigError, DataError
-from chainrule.experiments.distill import _key, distill
 from chainrule.inference.subject import TranslationModel
 from chainrule.inference.translate import FIRST_WINDOW
 from chainrule.runs.base import MissingVerbError
 from chainrule.runs.load import load_for
 from chainrule.runs.translator import TranslatorRun
-from chainrule.text.readers import open_texts
 
 CONTEXT = 24
 SMALL: dict[str, Any] = {
@@ -381,71 +379,6 @@ def test_two_runs_are_compared_pair_by_pair(run: TranslatorRun, place: Path) -> 
     assert run.compare_with(paths, (outputs, outputs), metric="chrf").difference == 0
 
 
-# Distillation
-
-
-@pytest.mark.parametrize("suffix", [".tsv", ".jsonl"])
-def test_a_teacher_writes_its_translations_as_pairs(
-    suffix: str, run: TranslatorRun, place: Path, tmp_path: Path
-) -> None:
-    out, told = tmp_path / "new" / f"pairs{suffix}", []
-    data = [place / "test.src", place / "test.tgt"]
-    count = distill(run, data, out, num_beams=2, progress=lambda done, whole: told.append((done, whole)))
-    sources = data[0].read_text().splitlines()
-    outputs = run.outputs_of(data, num_beams=2)
-    rows = out.read_text().splitlines()
-    if suffix == ".tsv":
-        assert rows == [f"{source}\t{output}" for source, output in zip(sources, outputs, strict=True)]
-    else:
-        pairs = zip(sources, outputs, strict=True)
-        assert [json.loads(row) for row in rows] == [{"source": source, "target": output} for source, output in pairs]
-    assert count == 30
-    assert told == [(done, 30) for done in range(1, 31)]
-    assert [path.name for path in out.parent.iterdir()] == [out.name]
-    again = distill(run, [data[0]], tmp_path / f"alone{suffix}", num_beams=2)  # a text by itself
-    assert again == 30
-    assert (tmp_path / f"alone{suffix}").read_text() == out.read_text()
-    with pytest.raises(ConfigError) as error:
-        distill(run, data, out)
-    assert str(error.value) == f"{out} already exists; delete it, or choose another --out"
-
-
-def test_a_distillation_goes_on_after_the_last_whole_line(
-    run: TranslatorRun, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, data = tmp_path / "pairs.tsv", [place / "test.src"]
-    distill(run, data, out, num_beams=2)
-    whole = out.read_text()
-    kept = "".join(line + "\n" for line in whole.splitlines()[:17])
-    partial = tmp_path / f"pairs.tsv.{_key(run, open_texts(data), {'num_beams': 2})}.partial"
-    partial.write_text(kept + "half of a li")
-    (tmp_path / "pairs.tsv.00000000.partial").write_text("of other work\n")
-    out.unlink()
-    translated: list[str] = []
-    spied = TranslatorRun.translate_lines
-
-    def spy(self: TranslatorRun, lines: Iterator[str], **search: Any) -> Any:
-        def told() -> Iterator[str]:
-            for line in lines:
-                translated.append(line)
-                yield line
-
-        return spied(self, told(), **search)
-
-    monkeypatch.setattr(TranslatorRun, "translate_lines", spy)
-    assert distill(run, data, out, num_beams=2) == 30
-    assert out.read_text() == whole
-    assert translated == data[0].read_text().splitlines()[17:]
-    assert not partial.exists()
-    assert (tmp_path / "pairs.tsv.00000000.partial").read_text() == "of other work\n"
-
-
-def test_pairs_are_written_to_files_that_hold_pairs(run: TranslatorRun, place: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as error:
-        distill(run, [place / "test.src"], tmp_path / "pairs.txt")
-    assert str(error.value) == f"--out is {tmp_path / 'pairs.txt'}; expected the name of a .tsv or .jsonl file"
-
-
 # What cannot be done
 
 
@@ -529,5 +462,3 @@ def test_empty_files_are_refused(place: Path, run: TranslatorRun, tmp_path: Path
     told = f"{empty} is empty: expected text; give a file with at least one line."
     assert sentence(cr.train, place / "test.src", empty, model="seq2seq-rnn", out=tmp_path / "run") == told
     assert sentence(run.evaluate, [place / "test.src", empty]) == told
-    assert sentence(distill, run, [empty], tmp_path / "pairs.tsv") == told
-    assert not list(tmp_path.glob("pairs.tsv*"))

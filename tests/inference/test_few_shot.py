@@ -1,4 +1,4 @@
-"""Alternatives after a prompt, and texts that end before a text: against whole lines, single steps, and by hand."""
+"""Few-shot choices: log p of alternatives after a prompt, against whole lines, single steps, and by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 
 import chainrule as cr
 from builders import letter_pairs, small_options, write_pairs
-from chainrule.decoding.stop_strings import StopStrings
 from chainrule.errors import ConfigError, DataError
 from chainrule.inference import few_shot as choices
 from chainrule.inference.few_shot import (
@@ -236,44 +235,3 @@ def test_refusals(place: Path) -> None:
     with pytest.raises(DataError) as none:
         run.choose("cat says", [])
     assert str(none.value) == "the prompt 'cat says' has no alternatives; give at least one with --choices"
-
-
-# Where a text ends
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"temperature": 1.0, "seed": 1}, {"num_beams": 3}, {"draft": "lookup"}], ids=str
-)
-@pytest.mark.parametrize("name", ["transformer", "lstm"])
-def test_a_text_ends_before_the_stop(place: Path, name: str, options: dict[str, Any]) -> None:
-    run, prompt = cr.load(place / name), "dog says woof\ncow says"
-    (whole,) = run.generate(prompt, max_new_tokens=40, stop_at_eos=False, **options)
-    for stop in ("\n", ["says", "moo"], "never", "ow says", "\ncat"):
-        (text,) = run.generate(prompt, max_new_tokens=40, stop_at_eos=False, stop=stop, **options)
-        ends = [whole.text.find(one, len(prompt)) for one in ([stop] if isinstance(stop, str) else stop)]
-        end = min((end for end in ends if end >= 0), default=None)
-        assert text.text == whole.text[:end]
-        if end is not None and "num_beams" not in options and name == "transformer":
-            assert text.tokens < whole.tokens  # it did not go on in secret
-        if "num_beams" not in options:
-            pieces = run.stream(prompt, max_new_tokens=40, stop_at_eos=False, stop=stop, **options)
-            assert "".join(pieces).rstrip("\n") == text.text.rstrip("\n")
-
-
-def test_each_of_several_texts_ends_before_its_own_stop(place: Path) -> None:
-    run = cr.load(place / "transformer")
-    options: dict[str, Any] = {"max_new_tokens": 30, "temperature": 2.0, "seed": 3, "num_return_sequences": 5}
-    whole = run.generate("cow", **options)
-    for long, short in zip(whole, run.generate("cow", **options, stop=["o", "\n"]), strict=True):
-        ends = [end for stop in "o\n" if (end := long.text.find(stop, 3)) >= 0]
-        assert short.text == long.text[: min(ends, default=None)]
-
-
-def test_pieces_wait_only_while_they_may_be_a_stop() -> None:
-    stops = StopStrings(["abc", "\n\n"])
-    assert list(stops.cut_pieces(iter(["x", "a", "b", "d", "a", "bc", "z"]))) == ["x", "abd"]
-    assert list(stops.cut_pieces(iter(["1\n", "2\n", "\n3"]))) == ["1", "\n2"]
-    assert list(stops.cut_pieces(iter(["ab"]))) == ["ab"]
-    assert list(stops.cut_pieces(iter(["", "abc"]))) == []
-    with pytest.raises(ConfigError, match=r"^stop contains an empty string; give at least one character"):
-        StopStrings([""])
