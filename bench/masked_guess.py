@@ -25,7 +25,7 @@ def main() -> None:
     parser = arguments(__doc__, repeats=1)
     parser.add_argument("run", type=Path, help="run of a bert model")
     parser.add_argument("ngram", type=Path, help="run of an n-gram model with the same tokeniser")
-    parser.add_argument("text", type=Path)
+    parser.add_argument("text", type=Path, help="test text")
     parser.add_argument("--candidates", type=int, default=500, help="words tried with both sides (default: 500)")
     options = begin(parser)
     run = load_for("fill", MaskedRun, options.run)
@@ -43,7 +43,8 @@ def main() -> None:
     figures = [Figure("bert, top 5", sums.in_top / sums.tokens, "accuracy")]
     for name, guessed in (("two before", guesses.after_M), ("two on either side", guesses.between_M)):
         theirs = float(np.mean(guessed.numpy() == tokens[positions]))
-        figures.append(Figure(f"bert, trigram from {name}", ours, "accuracy", theirs, ours / theirs, at_least=1.0))
+        ratio = ours / theirs if theirs else None
+        figures.append(Figure(f"bert, trigram from {name}", ours, "accuracy", theirs, ratio, at_least=1.0))
     report(figures, options, positions=len(positions), candidates=options.candidates)
 
 

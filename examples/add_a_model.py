@@ -1,8 +1,8 @@
-"""A new language model is one feature layer and one registration; everything else is there already.
+"""Add a language model: one feature layer and one registration.
 
-The layer below keeps a moving average of the embeddings, with a learned rate for each component, and reads it together
-with the newest word. In the package it would be a file in `models/` of its own; here it registers when this file runs.
-Legend: B batch, T time, D width.
+The layer computes a moving average of the embeddings with a learned rate per component, and reads it together with the
+current word. In the package it would be a file in `models/`; here it is registered when this file runs. Suffixes such
+as `_BTD` state shapes: batch, time, width (see `src/chainrule/types.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, l
 from chainrule.text.samples.texts import english_text
 
 
-# The model begins here …
+# CONTRIBUTING.md shows the code from here …
 class MovingAverageConfig(LanguageModelConfig):
     """The shape of a moving-average language model."""
 
@@ -51,7 +51,7 @@ class MovingAverage(FeatureLayer):
         return torch.tanh(self.hidden(torch.cat([embedded_BTD, torch.stack(path, 1)], 2))), memory_BD
 
 
-# … and ends here.
+# … to here.
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Classical Chinese by characters, by jieba words and by subwords, compared in bits per byte.
+"""Compare characters, jieba words and subwords for classical Chinese, in bits per byte.
 
-Perplexity cannot compare the three, since their tokens differ; bits per byte can. With so little text every unseen poem
-has characters and words that the vocabulary lacks: these become `<unk>` and are paid for by their spelling, while bpe
+Perplexity cannot compare the three, since their tokens differ; bits per byte can. With this little text, every unseen
+poem has characters and words outside the vocabulary. They become `<unk>`, and bits per byte include their spelling; bpe
 spells them in bytes.
 """
 
@@ -33,10 +33,10 @@ def main() -> None:
             settings=SMALL,
         )
         measured = run.evaluate("unseen.txt")
-        cut = " ".join(run.tokenizer.piece(token) for token in run.tokenizer.encode("白日依山盡，黃河入海流。"))
+        pieces = " ".join(run.tokenizer.piece(token) for token in run.tokenizer.encode("白日依山盡，黃河入海流。"))
         print(
             f"{kind:<6} {measured.tokens:>4} tokens, {measured.oov:>3} unknown, "
-            f"{measured.bits_per_byte:.3f} bits per byte   {cut}"
+            f"{measured.bits_per_byte:.3f} bits per byte   {pieces}"
         )
 
 

@@ -1,6 +1,6 @@
-"""Labelled text without any data at hand: docstrings of the standard library, by what their module is about.
+"""Train a text classifier on built-in data: docstrings of the standard library, labelled by the topic of their module.
 
-The same from the command line: `chainrule train topics/train.tsv --valid topics/valid.tsv --model classifier --out
+The same on the command line: `chainrule train topics/train.tsv --valid topics/valid.tsv --model classifier --out
 runs/topics`, `chainrule classify runs/topics` and `chainrule eval runs/topics topics/test.tsv`.
 """
 
@@ -13,7 +13,7 @@ from chainrule.text.samples.labels import write_topics
 
 files = write_topics(Path("topics"))
 
-# Whole modules are held out, so what is learned of one module's words must carry over to another's.
+# Whole modules are held out, so the classifier has to generalise from the words of one module to another.
 run = cr.train(
     files["train"],
     valid=files["valid"],
@@ -24,7 +24,7 @@ run = cr.train(
 )
 measured = run.evaluate(files["test"])
 print(measured.show())
-print(f"stopped at step {run.result['steps']}, best at step {run.result['best_step']}")
+print(f"stopped at step {run.result['steps']}, best checkpoint at step {run.result['best_step']}")
 
 for text in ("Return the square root of x.", "Wait until the thread has released its lock."):
     (best,) = run.classify([text], top=2)

@@ -1,6 +1,6 @@
-"""Several models at one budget in one table, ranked by bits per byte.
+"""Train several models on the same budget and rank them by bits per byte.
 
-Each model is an ordinary run in its own folder, so a comparison that was broken off goes on where it stopped.
+Each model is an ordinary run in its own folder. Rerun an interrupted comparison to resume it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import chainrule as cr
 from chainrule.report.leaderboard import markdown
 from chainrule.text.samples.texts import english_text
 
-MODELS = [  # MODEL or MODEL:OUTPUT, with options of that model in brackets
+MODELS = [  # MODEL or MODEL:OUTPUT, with options of the model in parentheses
     "ngram(order=3, smoothing=witten-bell)",
     "average(embedding=48)",
     "feedforward(embedding=48)",
     "lstm(embedding=48, hidden=64)",
     "lstm:hierarchical(embedding=48, hidden=64)",
 ]
-SHORT = {"training": {"length": 32, "batch_size": 16}}  # for all of them
+SHORT = {"training": {"length": 32, "batch_size": 16}}  # for all models
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     rows = cr.compare(
         "book.txt",
         models=MODELS,
-        mix=True,  # and the mixture of the best counted model and the best network
+        mix=True,  # also mix the best n-gram model and the best network
         test="test.txt",
         steps=50,
         seed=1,

@@ -1,6 +1,6 @@
-"""Bits per byte made visible: the file that `compress` writes has the size that `evaluate` says.
+"""Compress a text with a language model: the file has the size that `evaluate` reports in bits per byte.
 
-A header, and the rounding of codes to whole words, add some 60 bytes whatever the size of the text.
+The header and the rounding of codes to whole words add about 60 bytes, whatever the size of the text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def main() -> None:
     text = english_text()
     Path("book.txt").write_text(text[:60_000], encoding="utf-8")
     Path("test.txt").write_text(text[60_000:72_000], encoding="utf-8")
-    # A word tokeniser hides rare words behind <unk> and loses white space; both are paid for, so the number is honest.
+    # A word tokeniser replaces rare words by <unk> and loses white space; bits per byte include the cost of both.
     run = cr.train(
         "book.txt",
         model="lstm",
@@ -27,11 +27,12 @@ def main() -> None:
         settings={"model": {"embedding": 48, "hidden": 64}},
     )
     measured = run.evaluate("test.txt")
-    done = run.compress("test.txt", "test.cr")
+    compressed = run.compress("test.txt", "test.cr")
     run.decompress("test.cr", "back.txt")
-    print(f"{measured.oov} of {measured.tokens} tokens are unknown words, spelled out in the code")
-    print(f"evaluate says  {measured.bits_per_byte:.4f} bits per byte")
-    print(f"the file has   {done.bits_per_byte:.4f} bits per byte ({done.compressed_bytes} of {done.bytes} bytes)")
+    print(f"{measured.oov} of {measured.tokens} tokens are unknown words, which are spelled out")
+    print(f"evaluate reports  {measured.bits_per_byte:.4f} bits per byte")
+    size = f"{compressed.compressed_bytes} of {compressed.bytes} bytes"
+    print(f"the file has      {compressed.bits_per_byte:.4f} bits per byte ({size})")
     print("identical" if Path("back.txt").read_bytes() == Path("test.txt").read_bytes() else "different")
 
 

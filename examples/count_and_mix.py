@@ -1,7 +1,7 @@
-"""Count an n-gram model, mix it with a network and a cache, and take it out as ARPA and back in.
+"""Estimate an n-gram model, mix it with a network and a cache, export it as ARPA and import it again.
 
-Mixing needs one vocabulary, so the network is trained with the tokeniser of the first run. An ARPA file holds the same
-numbers, so a text has the same perplexity after the round trip; KenLM and others read it too.
+Mixing needs one vocabulary, so the network uses the tokeniser of the n-gram run. The ARPA file has the same numbers, so
+the perplexity is the same after the round trip. KenLM and other tools read the file, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
     for name, begin, end in (("book", 0, 2400), ("valid", 4000, 4500), ("test", 4500, 5000)):
         Path(f"{name}.txt").write_text("".join(lines[begin:end]), encoding="utf-8")
 
-    # Counted in one go, without a budget. Words that the text has only once become <unk>, so that it is learned.
+    # Counting needs no budget. Words that occur only once become <unk>, so that the model learns its probability.
     ngram = cr.train("book.txt", valid="valid.txt", model="ngram", order=3, tokenizer="word", out="runs/trigram")
     print(f"{ngram.result['ngrams']} n-grams of 1, 2 and 3 words")
 
@@ -33,15 +33,15 @@ def main() -> None:
         settings=SMALL,
         out="runs/lstm",
     )
-    # The weights are those that make the validation text most likely; the test text has no part in them.
+    # The weights maximise the likelihood of the validation text; the test text is not used.
     mixture = cr.mix([ngram, lstm], valid="valid.txt", caches=["unigram"], out="runs/mixture")
     print("weights:", ", ".join(f"{name} {weight:.3f}" for name, weight in mixture.result["weights"].items()))
     for name, run in (("trigram", ngram), ("lstm", lstm), ("mixture", mixture)):
         print(f"{name:<8} perplexity {run.evaluate('test.txt').perplexity:.2f}")
 
-    done = cr.export(ngram.folder.path, "trigram.arpa")
+    exported = cr.export(ngram.folder.path, "trigram.arpa")
     again = cr.import_model("trigram.arpa", "runs/again")
-    print(f"{done.bytes} bytes of ARPA; read again: perplexity {again.evaluate('test.txt').perplexity:.2f}")
+    print(f"{exported.bytes} bytes of ARPA; read again: perplexity {again.evaluate('test.txt').perplexity:.2f}")
 
 
 if __name__ == "__main__":

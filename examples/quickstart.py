@@ -1,4 +1,4 @@
-"""Train, measure, score and generate in Python, on text that every Python has.
+"""Train, evaluate, score and generate in Python, on text that comes with Python.
 
 `python examples/quickstart.py` writes book.txt, test.txt and runs/quickstart to the current folder.
 """
@@ -16,8 +16,8 @@ def main() -> None:
     Path("book.txt").write_text(text[:100_000], encoding="utf-8")
     Path("test.txt").write_text(text[100_000:110_000], encoding="utf-8")
 
-    # Only the budget is given: tokeniser, width, dropout and batches follow from the text. The call made again would
-    # find the run finished; with more steps it would go on from where this one ended.
+    # Only the budget is given; tokeniser, width, dropout and batches are chosen for the text. The same call again finds
+    # the run finished; with more steps it resumes from here.
     run = cr.train("book.txt", model="gru", steps=80, seed=1, out="runs/quickstart")
 
     measured = run.evaluate("test.txt")
@@ -27,10 +27,10 @@ def main() -> None:
     likely, unlikely = run.score(["The following is an example.", "zqxj vkw qqq zzx jjq!"])
     print(f"log p of English {likely.log_prob:.1f}, of noise {unlikely.log_prob:.1f}")
 
-    # A run is a folder; what `train` gives and what `load` finds there are the same.
+    # A run is a folder; `load` returns the same run as `train`.
     again = cr.load("runs/quickstart")
-    for text_made in again.generate("The ", max_new_tokens=60, temperature=0.8, num_return_sequences=2, seed=1):
-        print(repr(text_made.text))
+    for generated in again.generate("The ", max_new_tokens=60, temperature=0.8, num_return_sequences=2, seed=1):
+        print(repr(generated.text))
 
 
 if __name__ == "__main__":

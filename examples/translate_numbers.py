@@ -1,6 +1,6 @@
-"""Train a translator in seconds on pairs made on the spot: Chinese numbers, dates, times and prices, into digits.
+"""Train a translator in seconds on generated pairs: Chinese numbers, dates, times and prices, and digits.
 
-Any two parallel files would do, or a .tsv or .jsonl of pairs. From the command line the run is used by
+Any two parallel files work, or a .tsv or .jsonl file of pairs. On the command line, use the run with
 `chainrule translate runs/numbers` and `chainrule eval runs/numbers phrases/test.zh phrases/test.digits`.
 """
 
@@ -18,7 +18,7 @@ PHRASES = ["二百零七", "1987年3月3日", "", "下午三点半"]  # 207; 3 M
 def main() -> None:
     files = write_phrase_pairs(Path("phrases"), "zh", "digits", COUNTS)
 
-    # Source and target share one vocabulary of characters. `cr.load("runs/numbers")` finds the run again later on.
+    # Source and target share one vocabulary of characters. `cr.load("runs/numbers")` loads the run later.
     run = cr.train(
         *files["train"],
         valid=files["valid"],
@@ -39,11 +39,11 @@ def main() -> None:
     print(f"exact match {measured.exact_match:.0%}, chrF {measured.chrf:.1f}, perplexity {measured.perplexity:.3f}")
     print(measured.protocol)
 
-    # Lines come back in their order, an empty one empty; each with as many translations as are asked for.
+    # Translations are in the order of the lines, with the requested number per line; an empty line stays empty.
     for phrase, (best, *others) in zip(PHRASES, run.translate_lines(PHRASES, num_return_sequences=2), strict=True):
         print(f"{phrase!r} -> {best.text!r}, then {[other.text for other in others]}")
 
-    # What it looked at most when it wrote each character of the date.
+    # The source character with the largest attention weight for each character of the date.
     ((best, *_),) = run.translate_lines(PHRASES[1:2], attention=True)
     for piece, weights in zip(best.attention.target, best.attention.weights, strict=True):
         print(f"{piece}\t{best.attention.source[max(range(len(weights)), key=weights.__getitem__)]}")

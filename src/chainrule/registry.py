@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
@@ -90,8 +91,9 @@ class Registry:
 
     def _files(self) -> list[Path]:
         """The source files of its package, which is not imported."""
-        folder = Path(__file__).parent.joinpath(*self._package.split(".")[1:])
-        return sorted(folder.glob("*.py"))
+        spec = importlib.util.find_spec(self._package)
+        folders = spec.submodule_search_locations if spec else None
+        return sorted(file for folder in folders or () for file in Path(folder).glob("*.py"))
 
     def _load(self) -> None:
         if not self._loaded:

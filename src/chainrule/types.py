@@ -220,7 +220,6 @@ class Model:
     attends: ClassVar[bool] = False  # whether `attention` gives weights over the source
 
     config: Any
-    eos: int
     vocab_size: int
     window: int | None = None  # tokens it can read at once; None: any number
     normalised: bool = True  # False: it gives scores that do not sum to one
@@ -296,6 +295,8 @@ class Model:
 
 class SteppingModel(Model):
     """A model that predicts token by token. Subclasses give `start`, `step` and `select`; the rest may be faster."""
+
+    eos: int
 
     def start(self, batch: Any) -> State:
         raise TypeError(f"{type(self).__name__} must define start")

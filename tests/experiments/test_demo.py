@@ -46,7 +46,7 @@ def test_it_trains_measures_and_writes(tmp_path: Path, monkeypatch: pytest.Monke
     text = "\n".join(english_text().splitlines()[:900]) + "\n"
     monkeypatch.setitem(SAMPLES, "english", lambda: text)
     notes: list[str] = []
-    rows, sample = demo.run_demo(tmp_path, 0.5, TrainingListener(note=notes.append))
+    rows, sample = demo.run_demo(tmp_path, TrainingListener(note=notes.append), seconds=0.5)
     mixture = "mixture of the best two kinds"
     assert {row.model for row in rows} == {"add-one trigram", "rnn", mixture}
     assert rows[0].model == mixture
@@ -55,7 +55,7 @@ def test_it_trains_measures_and_writes(tmp_path: Path, monkeypatch: pytest.Monke
     assert sample.startswith("The ")
     assert len(sample) > 20
     assert sum(note.endswith("bits per byte") for note in notes) == 3
-    again, same = demo.run_demo(tmp_path, 0.5, TrainingListener(note=notes.append))
+    again, same = demo.run_demo(tmp_path, TrainingListener(note=notes.append), seconds=0.5)
     assert same == sample
     assert [row.bits_per_byte for row in again] == [row.bits_per_byte for row in rows]
     assert sum("is already finished" in note for note in notes) == 3
@@ -65,7 +65,7 @@ def test_two_translators_are_trained_and_tried(tmp_path: Path, monkeypatch: pyte
     few = {"train": 300, "valid": 20, "test": 20}
     monkeypatch.setattr(demo, "write_phrase_pairs", partial(demo.write_phrase_pairs, counts=few))
     notes: list[str] = []
-    rows, translated = demo.run_translation_demo(tmp_path, 0.5, TrainingListener(note=notes.append))
+    rows, translated = demo.run_translation_demo(tmp_path, TrainingListener(note=notes.append), seconds=0.5)
     assert {row.model for row in rows} == {"seq2seq-attention", "seq2seq-transformer"}
     assert all(0 < row.bits_per_byte < 8 and row.generate_tokens_per_second > 0 for row in rows)
     assert all(row.exact_match is not None and row.bleu is not None for row in rows)

@@ -342,13 +342,12 @@ def exhaustive(model: Any, prompt: list[int], limit: int) -> list[tuple[float, l
 
 @every_model
 def test_9_a_full_beam_is_exhaustive_search(case: Case) -> None:
-    name, output, options = case
-    model = make(name, output, some_vocabulary(4), **options)
+    name, output, shape = case
+    model = make(name, output, some_vocabulary(4), **shape)
     prompt, limit = [2, 1, 3, 3, 1], 3
     best = exhaustive(model, prompt, limit)[:8]
     fed_1T = torch.tensor([[EOS, *prompt]])
-    (found,) = beam_search(
-        model, model.start(1), fed_1T, eos=EOS, beams=64, max_new_tokens=limit, num_return_sequences=8
-    )
+    options: dict[str, Any] = {"beams": 64, "length_penalty": 0.0, "num_return_sequences": 8}
+    (found,) = beam_search(model, model.start(1), fed_1T, eos=EOS, max_new_tokens=limit, **options)
     assert [one.tokens for one in found] == [tokens for _, tokens in best]
     assert [one.log_prob for one in found] == pytest.approx([log_prob for log_prob, _ in best], abs=1e-4)

@@ -157,11 +157,15 @@ def test_padding_and_batch_mates_change_nothing(first: int | None) -> None:
 
 
 @torch.no_grad()
-def test_the_first_token_is_read_before_every_text_and_left_out_again() -> None:
+def test_the_first_token_is_prepended_to_every_text() -> None:
     model, tokens_BS = bert(first=3), some_tokens(2, 6)
-    begun_BS = torch.cat([torch.full((2, 1), 3), tokens_BS], 1)
-    expected_BSD = model.layers(begun_BS, everything(begun_BS))[-1][:, 1:]
-    torch.testing.assert_close(model.encode_text(Source(tokens_BS, everything(tokens_BS))), expected_BSD)
+    mask_BS = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    inputs_BS, input_mask_BS = model.prepend_first(tokens_BS, mask_BS)
+    assert torch.equal(inputs_BS, torch.cat([torch.full((2, 1), 3), tokens_BS], 1))
+    assert torch.equal(input_mask_BS, torch.cat([torch.ones(2, 1, dtype=torch.bool), mask_BS], 1))
+    states_BSD = model.encode_text(Source(inputs_BS, input_mask_BS))
+    torch.testing.assert_close(states_BSD, model.layers(inputs_BS, input_mask_BS)[-1])
+    assert bert().prepend_first(tokens_BS, mask_BS)[0] is tokens_BS
     assert (model.window, bert().window) == (15, 16)
 
 

@@ -17,7 +17,7 @@ class SumModel:
     def __call__(self, batch: Batch, state: Any) -> Outputs:
         return Outputs(batch.inputs_BT[:, :, None].double(), state)
 
-    def nats(self, outputs: Outputs, batch: Batch) -> torch.Tensor:
+    def negative_log_probs(self, outputs: Outputs, batch: Batch) -> torch.Tensor:
         return outputs.hidden_BTD.sum((1, 2))
 
 

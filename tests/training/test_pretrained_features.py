@@ -288,7 +288,7 @@ def test_lines_longer_than_the_encoder_reads(tmp_path: Path) -> None:
 def test_options_that_do_not_go_together(paths: tuple[Path, Path], folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert sentence(train, *paths, out=out, options={"tuned": True}) == (
-        "model.tuned is set, but there is no pretrained encoder; give one with model.pretrained"
+        "model.tuned needs a pretrained encoder; give one with model.pretrained"
     )
     assert sentence(
         train, *paths, out=out, options={"pretrained": str(folder)}, tokenizer_settings={"source": "byte"}

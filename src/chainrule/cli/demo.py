@@ -12,8 +12,11 @@ from chainrule.cli.common import Json, Verbose, print_json, print_note, training
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the data and the runs.")] = Path("runs/demo"),
-    seconds: Annotated[float, typer.Option(help="Training time of each language model, in seconds.")] = 18.0,
-    translation_seconds: Annotated[float, typer.Option(help="Training time of each translator, in seconds.")] = 75.0,
+    effort: Annotated[float, typer.Option(help="Multiply the training steps of all networks by this number.")] = 1.0,
+    seconds: Annotated[float, typer.Option(help="Maximum training time of each language model, in seconds.")] = 90.0,
+    translation_seconds: Annotated[
+        float, typer.Option(help="Maximum training time of each translator, in seconds.")
+    ] = 170.0,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
@@ -25,8 +28,8 @@ def demo(
     from chainrule.report import leaderboard
 
     with training_display() as listener:
-        rows, sample = run_demo(out, seconds, listener)
-        translators, translated = run_translation_demo(out, translation_seconds, listener)
+        rows, sample = run_demo(out, listener, effort=effort, seconds=seconds)
+        translators, translated = run_translation_demo(out, listener, effort=effort, seconds=translation_seconds)
     if json:
         record = {"rows": [row.to_dict() for row in rows], "sample": sample}
         print_json({**record, "translators": [row.to_dict() for row in translators], "translated": dict(translated)})

@@ -41,9 +41,9 @@ Data = Annotated[
     list[str],
     typer.Argument(
         metavar="DATA…",
-        help="Text as files, folders, - for standard input, hf:NAME/CONFIG:SPLIT or sample:english. Translators: two files, source "
-        "then target, or .tsv or .jsonl files of pairs. Classifiers: .tsv or .jsonl files of labelled texts. Taggers: "
-        "files with columns of words and tags.",
+        help="Text as files, folders, - for standard input, hf:NAME/CONFIG:SPLIT or sample:english. Translators: two "
+        "files, source then target, or .tsv or .jsonl files of pairs. Classifiers: .tsv or .jsonl files of labelled "
+        "texts. Taggers: files with columns of words and tags.",
     ),
 ]
 Valid = Annotated[

@@ -140,6 +140,8 @@ class LanguageModel(nn.Module, SteppingModel):
 
     @classmethod
     def encoder_shape(cls, config: Any, vocab_size: int, eos: int) -> Any:
+        if not cls.encodes:
+            return super().encoder_shape(config, vocab_size, eos)
         return cls.Features.encoder_shape(config, vocab_size, eos)
 
     @classmethod
