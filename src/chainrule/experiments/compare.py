@@ -24,7 +24,7 @@ from chainrule.runs.base import Paths, Run
 from chainrule.runs.language_model import LanguageModelRun
 from chainrule.runs.load import load
 from chainrule.tasks.task import model_task
-from chainrule.training.fitting.fitting import TrainingListener
+from chainrule.training.fitting.fitting import BUDGET, TrainingListener
 from chainrule.training.request import text_name
 
 
@@ -115,6 +115,8 @@ def compare(
     for contender in _contenders(models):
         listener.note(f"{contender.name}:")
         shared = options_for(contender.model, settings or {})
+        budget = {name: options[name] for name in BUDGET if name in options}
+        budget = options_for(contender.model, {"training": budget})["training"]
         run = train(
             *data,
             model=contender.model,
@@ -123,7 +125,8 @@ def compare(
             out=folder / contender.folder,
             settings=merge(shared, {"model": contender.options, "training": contender.training}),
             listener=listener,
-            **options,
+            **{name: value for name, value in options.items() if name not in BUDGET},
+            **budget,
         )
         rows.append(measure(contender.name, run, test))
         done(rows[-1])

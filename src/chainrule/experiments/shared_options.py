@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chainrule.config import TrainingConfig
-from chainrule.training.fitting.fitting import fitting_of
+from chainrule.training.fitting.fitting import BUDGET, fitting_of
 
 
 def options_for(model: str, shared: Mapping[str, Any]) -> dict[str, Any]:
@@ -15,8 +15,9 @@ def options_for(model: str, shared: Mapping[str, Any]) -> dict[str, Any]:
     An n-gram model, for example, is counted in one pass and has no batch size. Unknown options are kept, so that a
     misspelt name is still an error.
     """
-    used, training = fitting_of(model).training_options, shared.get("training")
-    if used is None or not isinstance(training, Mapping):
+    fitting, training = fitting_of(model), shared.get("training")
+    if fitting.training_options is None or not isinstance(training, Mapping):
         return dict(shared)
-    unused = set(TrainingConfig.model_fields) - set(used)
+    unused = set(TrainingConfig.model_fields) - set(fitting.training_options)
+    unused |= set() if fitting.extends else set(BUDGET)
     return {**shared, "training": {name: value for name, value in training.items() if name not in unused}}

@@ -56,9 +56,9 @@ def _width(columns: Sequence[Column], rows: Sequence[Row]) -> int:
     return 1 + sum(2 + max(len(one.heading), *(len(one.cell(row)) for row in rows)) for one in columns)
 
 
-def show(rows: Sequence[Row], title: str = "") -> None:
+def show(rows: Sequence[Row], title: str = "", console: Console | None = None) -> None:
     """Print the leaderboard, with the columns that fit the terminal; names of models are never cut."""
-    console = Console()
+    console = console or Console()
     if not console.is_terminal:
         console.width = max(console.width, 120)
     table = Table(title=title or None, header_style="bold", padding=(0, 0, 0, 1))

@@ -225,7 +225,7 @@ class Trainer:
             self._log({**record, **figures})
         if s.step % self.config.log_steps == 0 or time.monotonic() - self.shown > SECONDS_BETWEEN_UPDATES:
             self.shown = time.monotonic()
-            left = s.seconds / used * (1 - used) if used else math.inf
+            left = s.seconds / used * (1 - used) if used > 0.005 else math.inf  # an estimate needs some progress
             self.hooks.show(Update(s, used, mean, lr, left))
 
     def _log(self, record: dict[str, Any]) -> None:
