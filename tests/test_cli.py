@@ -184,7 +184,8 @@ def test_eval_prints_what_python_returns(chainrule: Call, run: Path, place: Path
     printed = chainrule("eval", run, place / "test.txt", "--json").json()
     assert set(printed) == EVALUATION
     assert printed == load(run).evaluate(place / "test.txt").to_dict()
-    shown = chainrule("eval", run, place / "test.txt")
+    assert chainrule("eval", run, place / "test.txt").err == ""
+    shown = chainrule("eval", run, place / "test.txt", "--verbose")
     assert printed["protocol"] in shown.err
     assert printed["protocol"] not in shown.out
     assert f"{printed['bits_per_byte']:.4f}" in shown.out

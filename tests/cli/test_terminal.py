@@ -76,7 +76,9 @@ def test_training_shows_a_live_line_and_prints_only_the_result(folder: Path, tmp
     assert done.code == 0, shown
     assert json.loads(done.out)["run"] == str(tmp_path / "run")
     assert "tokeniser: char" in shown
-    line = r"training [━╸╺]+ step [\d,]+, loss \d+\.\d{4}(, best valid \d+\.\d{4})?, [\d,]+ tokens/s, \d+:\d\d left"
+    line = (
+        r"training [━╸╺]+ +\d+% step [\d,]+, loss \d+\.\d{3}(, best \d+\.\d{3})?, [\d.]+k? tokens/s, [\d-]+:[\d-]+ left"
+    )
     assert re.search(line, shown), shown
 
 
@@ -84,7 +86,7 @@ def test_evaluation_shows_its_progress_and_prints_only_the_result(folder: Path) 
     done, shown = on_terminal("eval", folder / "ngram", folder / "text.txt", "--json")
     assert done.code == 0, shown
     assert json.loads(done.out)["tokens"] == len((folder / "text.txt").read_text())
-    assert re.search(r"evaluating [━╸╺]+ [\d,]+ tokens/s, 0:00 left", shown), shown
+    assert re.search(r"evaluating [━╸╺]+ +\d+% [\d.]+[kM]? tokens/s, 0:00 left", shown), shown
 
 
 # Processes of a real shell: how they end depends on the shutdown of the interpreter
@@ -93,7 +95,15 @@ def test_evaluation_shows_its_progress_and_prints_only_the_result(folder: Path) 
 def start(*arguments: object) -> subprocess.Popen[str]:
     """Start `python -m chainrule.cli.main ARGUMENTS…` with pipes as its standard streams."""
     command = [sys.executable, "-m", "chainrule.cli.main", *map(str, arguments)]
-    return subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True, encoding="utf-8")
+    return subprocess.Popen(
+        command,
+        stdin=-1,
+        stdout=-1,
+        stderr=-1,
+        text=True,
+        encoding="utf-8",
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it
+    )
 
 
 def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_pairs_are_evaluated(place: Path, tmp_path: Path, chainrule: Call) -> No
     assert (
         "case:lc" in json.loads(chainrule("eval", place / "b", *pairs, "--lowercase", "--json").out)["bleu_signature"]
     )
-    shown = chainrule("eval", place / "b", *pairs)
+    shown = chainrule("eval", place / "b", *pairs, "--verbose")
     fields = dict(line.split("  ", 1) for line in shown.out.splitlines())
     assert float(fields[next(name for name in fields if name.strip() == "chrf")]) == pytest.approx(
         measured["chrf"], abs=1e-3

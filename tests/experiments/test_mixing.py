@@ -305,8 +305,8 @@ def test_only_finished_language_models_are_mixed(place: Path, lstm: Path, tmp_pa
     vectors = tmp_path / "vectors"
     cr.train(place / "text.txt", model="word2vec", tokenizer="char", vector_size=4, epochs=1, out=vectors)
     assert sentence(lstm, vectors, **{**common, "kind": MissingVerbError}) == (
-        f"{vectors} (word2vec) has no mix; mix works with {', '.join(LANGUAGE_MODELS)}; this run has eval, info, embed, "
-        "neighbours"
+        f"{vectors} (word2vec) has no mix; mix works with {', '.join(LANGUAGE_MODELS)}; this run has eval, info, "
+        "embed, neighbours"
     )
 
 
@@ -354,9 +354,7 @@ def test_an_empty_validation_text_is_told(place: Path, lstm: Path, tmp_path: Pat
 def test_a_mixture_is_not_trained(place: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         cr.train(place / "text.txt", model="mixture", steps=1, out=tmp_path / "out")
-    assert str(caught.value) == (
-        "a mixture combines trained runs; use: chainrule mix RUN RUN --valid TEXT --out RUN"
-    )
+    assert str(caught.value) == ("a mixture combines trained runs; use: chainrule mix RUN RUN --valid TEXT --out RUN")
     assert not (tmp_path / "out").exists()
 
 

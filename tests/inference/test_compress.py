@@ -247,9 +247,7 @@ def test_every_damaged_byte_is_found(packed: Path) -> None:
     packed.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert error_message(packed.parent).endswith(" or after; copy it again.")
     packed.write_bytes(whole + b"\0")
-    assert error_message(packed.parent) == (
-        f"'FILE' is damaged at byte {len(whole)} or after; copy it again."
-    )
+    assert error_message(packed.parent) == (f"'FILE' is damaged at byte {len(whole)} or after; copy it again.")
 
 
 def test_an_existing_file_stays_if_decompressing_fails(packed: Path) -> None:
@@ -279,7 +277,5 @@ class Diverged(TableModel):
 def test_a_diverged_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         compressed(TOKENIZERS["byte"], b"abc", tmp_path, Diverged(256))
-    assert str(caught.value) == (
-        "the model gives probabilities that are not finite, for example NaN; train it again."
-    )
+    assert str(caught.value) == ("the model gives probabilities that are not finite, for example NaN; train it again.")
     assert not (tmp_path / "packed").exists()

@@ -212,15 +212,13 @@ def test_mistakes_in_the_data(desk: Path, tmp_path: Path) -> None:
     one = tsv(tmp_path / "one.tsv", [("x", "a"), ("x", "b")])
     with pytest.raises(DataError) as caught:
         train(one, out=tmp_path / "run")
-    assert str(caught.value) == (
-        f"{one} has one label only, 'x': expected at least two; add texts with another label."
-    )
+    assert str(caught.value) == (f"{one} has one label only, 'x': expected at least two; add texts with another label.")
     other = tsv(tmp_path / "other.tsv", [("pos", "a"), ("mixed", "b")])
     with pytest.raises(DataError) as caught:
         train(desk / "train.tsv", valid=other, out=tmp_path / "run")
     assert str(caught.value) == (
-        f"{other}, line 2: the label 'mixed' does not occur in the training data (found there: neg, pos); leave it out, "
-        "or train with texts that have it."
+        f"{other}, line 2: the label 'mixed' does not occur in the training data (found there: neg, pos); leave it "
+        "out, or train with texts that have it."
     )
     lists = tmp_path / "lists.jsonl"
     lists.write_text('{"text": "a", "label": ["pos", "neg"]}', encoding="utf-8")

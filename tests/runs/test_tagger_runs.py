@@ -106,8 +106,8 @@ def test_what_a_tagger_does_not_do(run: TaggerRun, desk: Path) -> None:
     with pytest.raises(MissingVerbError) as caught:
         run.classify(["x"])  # type: ignore[attr-defined]
     assert str(caught.value) == (
-        f"{desk / 'run'} (tagger) has no classify; classify works with classifier; this run has tag, eval, info, embed, "
-        "neighbours"
+        f"{desk / 'run'} (tagger) has no classify; classify works with classifier; this run has tag, eval, info, "
+        "embed, neighbours"
     )
 
 

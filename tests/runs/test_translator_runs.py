@@ -278,9 +278,7 @@ def test_words_are_copied_without_their_marks(place: Path) -> None:
 def test_what_has_no_attention_says_so(rnn_run: TranslatorRun) -> None:
     with pytest.raises(ConfigError) as error:
         rnn_run.translate("ab", attention=True)
-    assert str(error.value) == (
-        f"{rnn_run.folder.path} (seq2seq-rnn) has no attention to show; leave --attention out"
-    )
+    assert str(error.value) == (f"{rnn_run.folder.path} (seq2seq-rnn) has no attention to show; leave --attention out")
     assert rnn_run.translate("ab", prefix="x", max_new_tokens=1).startswith("<unk>")  # it cannot copy
 
 

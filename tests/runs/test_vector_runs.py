@@ -205,8 +205,8 @@ def test_too_few_words_are_told(tmp_path: Path, content: str, words: int) -> Non
     path = tmp_path / "text.txt"
     path.write_text(content)
     assert told(DataError, cr.train, path, model="word2vec", out=tmp_path / "run", **SMALL) == (
-        f"only {words} word(s) of the text occur at least 5 times; word2vec learns from words that occur together, give "
-        "more text or a lower model.min_count"
+        f"only {words} word(s) of the text occur at least 5 times; word2vec learns from words that occur together, "
+        "give more text or a lower model.min_count"
     )
 
 

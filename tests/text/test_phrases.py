@@ -348,7 +348,7 @@ def test_a_number_out_of_reach_is_refused(number: int) -> None:
 # The pairs
 
 
-@pytest.mark.parametrize(("source", "target"), permutations(STYLES, 2))
+@pytest.mark.parametrize(("source", "target"), list(permutations(STYLES, 2)))
 def test_the_target_has_the_meaning_of_the_source(source: str, target: str) -> None:
     targets: dict[Meaning, str] = {}
     for line, translation in phrase_pairs(source, target, 2000):

@@ -136,17 +136,15 @@ def test_what_does_not_fit_is_told(file: Path, tmp_path: Path) -> None:
         "Ngram has no embedding to initialise; leave init_embedding out"
     )
     counted = RunConfig.model_validate({"model": {"name": "ngram"}, "init_embedding": str(file)})
-    assert sentence(with_width, counted) == (
-        "ngram has no embedding to initialise; leave init_embedding out"
-    )
+    assert sentence(with_width, counted) == ("ngram has no embedding to initialise; leave init_embedding out")
     assert sentence(read_table, str(tmp_path / "none.txt")) == (
         f"init_embedding is {tmp_path / 'none.txt'}, which does not exist; give a run, or a file of vectors (.txt or "
         ".bin)"
     )
     (tmp_path / "text.txt").write_text("no vectors here\n")
     assert sentence(width_of, str(tmp_path / "text.txt")) == (
-        f"{tmp_path / 'text.txt'} does not begin with the number and the width of its vectors, as a word2vec file does; "
-        "give a word2vec file, or a run"
+        f"{tmp_path / 'text.txt'} does not begin with the number and the width of its vectors, as a word2vec file "
+        "does; give a word2vec file, or a run"
     )
 
 

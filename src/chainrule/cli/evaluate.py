@@ -133,8 +133,8 @@ def _evaluate_text(
         print_json({**measured.to_dict(), **_to_dicts(vectors)})
         return
     print(measured.show())
-    if verbose:
-        print_note(measured.protocol)
+    if note := measured.protocol if verbose else measured.caution:
+        print_note(note)
     _print_vectors(vectors, json)
 
 

@@ -190,6 +190,10 @@ class MaskedEvaluation(MaskedAccuracy):
     signature: str
     protocol: str
 
+    @property
+    def caution(self) -> str:
+        return "pseudo-perplexity does not compare with the perplexity of a language model"
+
 
 @dataclass(frozen=True)
 class MaskedProtocol:

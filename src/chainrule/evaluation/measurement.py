@@ -19,6 +19,11 @@ class Measurement:
         """Return the exact values of all fields for JSON, which has no infinity and no NaN: these become None."""
         return {name: _json_value(value) for name, value in asdict(self).items()}
 
+    @property
+    def caution(self) -> str:
+        """What a reader of the figures must know, printed with them; empty: nothing beyond the protocol."""
+        return ""
+
     def figures(self) -> dict[str, Any]:
         """Return the values that `show` prints: all but the protocol and nested records; intervals as text."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "protocol"}

@@ -40,6 +40,10 @@ class Evaluation(Measurement):
     signature: str
     protocol: str
 
+    @property
+    def caution(self) -> str:
+        return self.protocol if math.isnan(self.bits_per_byte) else ""
+
 
 def evaluate(
     model: StreamScorer,

@@ -60,11 +60,11 @@ TRANSLATORS = (
 EXAMPLE_LINES = ("one thousand and five", "half past seven in the evening", "March 3, 1987")
 
 
-def with_effort(contenders: Sequence[Contender], effort: float) -> list[Contender]:
+def with_effort(contenders: Sequence[str | Contender], effort: float) -> list[str | Contender]:
     """The contenders with their budgets multiplied; a counted model has none."""
     return [
         replace(one, training={**one.training, "steps": max(1, round(effort * one.training["steps"]))})
-        if "steps" in one.training
+        if isinstance(one, Contender) and "steps" in one.training
         else one
         for one in contenders
     ]

@@ -168,6 +168,7 @@ def _spooled(stream: IO[str]) -> IO[bytes]:
             spool.write(chunk)
         spool.flush()
         _spools[stream] = spool
+        weakref.finalize(stream, spool.close)
     return spool
 
 

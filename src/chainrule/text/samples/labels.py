@@ -14,6 +14,7 @@ import importlib
 import inspect
 import random
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -93,11 +94,18 @@ def _paragraphs(name: str) -> Iterator[str]:
     except ImportError:  # some systems and versions lack the module
         return
     for owner, member in _members(module, name):
-        text = getattr(member, "__doc__", None)
+        text = _docstring(member)
         if isinstance(text, str) and (owner is None or not _inherited(owner, text)):
             paragraph = _first_paragraph(text)
             if paragraph:
                 yield paragraph
+
+
+def _docstring(member: Any) -> Any:
+    """The docstring, if there is one, without the warning of members that are deprecated (typing.io)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return getattr(member, "__doc__", None)
 
 
 def _members(module: Any, name: str) -> Iterator[tuple[Any, Any]]:

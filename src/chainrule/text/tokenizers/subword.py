@@ -44,6 +44,7 @@ CHUNK = re.compile(" *[^ ]+| +$")  # a word with the spaces before it
 MEMO_ENTRIES, MEMO_LENGTH = 1 << 18, 32
 
 
+@TOKENIZERS.register("sentencepiece", summary="any sentencepiece .model file")
 class SentencePieceTokenizer(Tokenizer):
     """Any sentencepiece model. Its normalisation is unknown, so what decoding loses counts as residue."""
 
@@ -187,9 +188,6 @@ class FoldedCharTokenizer(SentencePieceTokenizer):
         refuse_min_count(cls.kind, min_count)
         most = len(_character_counts(texts)) + SPECIAL if vocab_size is None else vocab_size
         return cls(_train(texts, "char", most, fold=True))
-
-
-TOKENIZERS.register("sentencepiece", summary="any sentencepiece .model file")(SentencePieceTokenizer)
 
 
 def default_vocab_size(size: int) -> int:
