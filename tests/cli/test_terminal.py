@@ -109,21 +109,21 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a line of text\n" * 20_000)  # more output than a pipe can hold
-    process = start("tokenize", "word", text)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline() == "a line of text\n"
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    assert process.wait(60) == 0
+    with start("tokenize", "word", text) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "a line of text\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 0
 
 
 def test_an_interrupt_is_one_line(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a line of text\n" * 20_000)
-    process = start("tokenize", "word", text)
-    assert process.stdout is not None
-    process.stdout.readline()  # it is running now, and waits until more is read
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    with start("tokenize", "word", text) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is running now, and waits until more is read
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (130, "chainrule: interrupted\n")

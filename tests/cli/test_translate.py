@@ -183,6 +183,7 @@ def test_attention_is_written_to_a_file(place: Path, loaded: TranslatorRun, tmp_
         assert all(sum(row) == pytest.approx(1, abs=1e-5) for row in one["weights"])
 
 
+@pytest.mark.filterwarnings("default")  # a command prints warnings
 def test_a_line_that_is_too_long_gives_a_warning(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
     done = chainrule("translate", place / "b", stdin=b"a\n" + b"b" * 100_000 + b"\nc\n")
     assert done.code == 0
