@@ -1,4 +1,4 @@
-"""Run the command line in separate processes, which start fast because torch is already imported in them."""
+"""Run the command line in separate processes, forked from one that has everything imported, so that they start fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ SECONDS = 300
 """A command that takes longer counts as hung."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["commands", "chainrule.cli.main", "chainrule.api", "chainrule.experiments.compare"])
+_context.set_forkserver_preload(["commands", "preloaded"])
+# Where the process that is forked finds these two.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 
 @dataclass

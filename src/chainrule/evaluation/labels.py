@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from chainrule.data.batches import to_device
 from chainrule.data.labels import Examples, LabelBatches
 from chainrule.data.rows import Indices
 from chainrule.evaluation.measurement import Measurement
+from chainrule.models.classifier import LabelModel
 
 ROWS = 64
 """Texts that are read together."""
@@ -44,7 +45,7 @@ class Predictions(NamedTuple):
 
 
 def predict(
-    model: Any, examples: Examples, indices_P: Indices | None = None, progress: Progress | None = None
+    model: LabelModel, examples: Examples, indices_P: Indices | None = None, progress: Progress | None = None
 ) -> Predictions:
     """Let a model label some examples (default: all), and sum up -log p of the true labels."""
     indices_P = np.arange(len(examples)) if indices_P is None else indices_P

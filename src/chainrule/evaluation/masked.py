@@ -25,6 +25,7 @@ from chainrule.errors import DataError
 from chainrule.evaluation.measurement import Measurement, format_signature
 from chainrule.evaluation.perplexity import perplexity, precise_sum
 from chainrule.evaluation.validation_budget import affordable_items
+from chainrule.models.bert import Bert
 from chainrule.types import Batch
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class MaskedSums(NamedTuple):
         return MaskedSums(nats, int(tokens), int(correct), int(in_top))
 
 
-def sum_masked(model: Any, batches: Iterable[Batch], progress: Progress | None = None, total: int = 0) -> MaskedSums:
+def sum_masked(model: Bert, batches: Iterable[Batch], progress: Progress | None = None, total: int = 0) -> MaskedSums:
     """Let a model predict the masked positions of some batches; `total` tokens are reported to `progress`."""
     sums, read = MaskedSums(), 0
     with evaluating(model):
@@ -85,7 +86,7 @@ def sum_masked(model: Any, batches: Iterable[Batch], progress: Progress | None =
     return sums
 
 
-def _sum_batch(model: Any, batch: Batch) -> MaskedSums:
+def _sum_batch(model: Bert, batch: Batch) -> MaskedSums:
     assert batch.weights_BT is not None
     hidden_ND, targets_N = model(batch).hidden_BTD.flatten(0, 1), batch.targets_BT[batch.weights_BT > 0]
     sums = MaskedSums()
@@ -101,10 +102,10 @@ def masked_validator(batches: MaskedBatches, tokens: int, seconds: float | None)
     """Return a validation for training: the same masks every time, at most `tokens` tokens, in about `seconds`."""
     count: int | None = None
 
-    def sum_first(model: Any, number: int) -> MaskedSums:
+    def sum_first(model: Bert, number: int) -> MaskedSums:
         return sum_masked(model, (batches.batch(index)[0] for index in range(number)))
 
-    def validate(model: Any) -> dict[str, float]:
+    def validate(model: Bert) -> dict[str, float]:
         nonlocal count
         if count is None:
             available = max(1, min(batches.per_epoch, tokens // batches.batch(0)[0].targets_BT.numel()))
@@ -213,14 +214,14 @@ class MaskedProtocol:
         return f"{self.masking.rate:.0%} of the tokens are masked in windows of {self.length}, always the same ones"
 
 
-def validate_masked(model: Any, tokens: Tokens, protocol: MaskedProtocol) -> MaskedValidation:
+def validate_masked(model: Bert, tokens: Tokens, protocol: MaskedProtocol) -> MaskedValidation:
     """Return how well a model predicts words masked in a text."""
     sums = sum_masked(model, mask_windows(tokens, protocol.masking, protocol.length, protocol.first))
     return MaskedValidation(**_accuracy(len(tokens), sums), protocol=f"{protocol.description}; <eos> is never masked.")
 
 
 def evaluate_masked(
-    model: Any,
+    model: Bert,
     store: TokenStore,
     tokenizer: Tokenizer,
     protocol: MaskedProtocol,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from chainrule.errors import DataError
 from chainrule.evaluation.measurement import format_signature
 from chainrule.evaluation.perplexity import Likelihood, bits_per_byte, perplexity, precise_sum
 from chainrule.evaluation.translation import TranslationScores, measure
+from chainrule.models.translator import Translator
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.types import Batch
 
@@ -32,7 +33,7 @@ BATCH_TOKENS, BATCH_ROWS = 4096, 64
 """Limits of a batch of references: rows times the longest row, and rows."""
 
 
-def mean_loss(model: Any, batches: Iterable[Batch]) -> float:
+def mean_loss(model: Translator, batches: Iterable[Batch]) -> float:
     """Return -log p of the targets in nats per token, the `eos` of each row included."""
     nats, count = 0.0, 0
     device = device_of(model)
@@ -63,7 +64,7 @@ class PairEvaluation(TranslationScores):
 
 
 def evaluate_pairs(
-    model: Any,
+    model: Translator,
     store: PairStore,
     tokenizer: Tokenizer,
     outputs: Sequence[str],
@@ -79,7 +80,7 @@ def evaluate_pairs(
     """
     scores = measure(outputs, references, lowercase=lowercase, tokenizer=bleu_tokenizer)
     target, unscored_M = store.target, too_long(model, store)
-    if len(unscored_M) == len(store):
+    if model.window is not None and len(unscored_M) == len(store):
         raise DataError(
             f"every reference is longer than the {model.window - 1} tokens that the model can write; give shorter "
             "pairs, or train with a larger model.context"
@@ -114,13 +115,13 @@ class TargetScores(NamedTuple):
     correct: int  # tokens that are the most probable one
 
 
-def too_long(model: Any, store: PairStore) -> NDArray[np.int64]:
+def too_long(model: Translator, store: PairStore) -> NDArray[np.int64]:
     """Return the indices of the pairs whose targets are longer than the model can write -> M."""
     longest = np.inf if model.window is None else model.window - 1  # one token is `eos`
     return np.flatnonzero(store.target_rows.lengths_P > longest)
 
 
-def score_targets(model: Any, store: PairStore, unk: int | None) -> TargetScores:
+def score_targets(model: Translator, store: PairStore, unk: int | None) -> TargetScores:
     """Score the targets of all pairs that the model can write; sources are cut to its window."""
     sums = np.zeros(5)
     with evaluating(model):
@@ -138,7 +139,7 @@ def score_targets(model: Any, store: PairStore, unk: int | None) -> TargetScores
     return TargetScores(Likelihood(nats, int(tokens)), Likelihood(known_nats, int(known)), int(correct))
 
 
-def _score_batch(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+def _score_batch(model: Translator, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """log p of the targets without padding, the targets, and whether each is the most probable token -> N each."""
     assert batch.weights_BT is not None
     kept_BT = batch.weights_BT > 0
@@ -151,10 +152,11 @@ def _score_batch(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat(log_probs), targets_N, torch.cat(correct)
 
 
-def score_rows(model: Any, store: PairStore) -> Iterator[tuple[list[int], list[float]]]:
+def score_rows(model: Translator, store: PairStore) -> Iterator[tuple[list[int], list[float]]]:
     """Yield the target tokens of each pair, `eos` included, with log p of each, in order."""
     for batch in _ordered_batches(model, store):
         assert batch.weights_BT is not None
+        assert batch.source is not None
         with evaluating(model):  # not around the yield: the caller's mode applies between rows
             log_probs_BT = model.log_probs(batch.targets_BT, batch.source).cpu().double()
         for targets_T, log_probs_T, weights_T in zip(batch.targets_BT, log_probs_BT, batch.weights_BT, strict=True):
@@ -162,7 +164,7 @@ def score_rows(model: Any, store: PairStore) -> Iterator[tuple[list[int], list[f
             yield targets_T[:length].tolist(), log_probs_T[:length].tolist()
 
 
-def _ordered_batches(model: Any, store: PairStore) -> Iterator[Batch]:
+def _ordered_batches(model: Translator, store: PairStore) -> Iterator[Batch]:
     """The pairs that the model can write, in order, in batches of limited size."""
     lengths_P = np.maximum(store.source_rows.lengths_P, store.target_rows.lengths_P) + 1
     indices_M = np.delete(np.arange(len(store)), too_long(model, store))
@@ -181,7 +183,7 @@ def pair_signature(store: PairStore, tokenizer: Tokenizer) -> str:
 
 
 def translate_greedily(
-    model: Any, sources: Sequence[Sequence[int]], *, source_eos: int, eos: int, rows: int = 64
+    model: Translator, sources: Sequence[Sequence[int]], *, source_eos: int, eos: int, rows: int = 64
 ) -> list[list[int]]:
     """Return the greedy translations of token rows, without `eos`, in the order given."""
     device = device_of(model)

@@ -45,7 +45,7 @@ class ThreadChooser:
 
     @classmethod
     def for_training(cls, threads: int, cores: int) -> ThreadChooser:
-        """For the option `training.threads` (0: not set) on a machine with so many cores."""
+        """For the option `training.threads` (0: not set) on a machine with `cores` cores."""
         fixed = bool(threads) or os.environ.get("OMP_NUM_THREADS", "").isdecimal()
         return cls(threads or cores, fixed=fixed)
 
