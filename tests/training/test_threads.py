@@ -1,0 +1,69 @@
+"""The number of threads of a training, with times that the test makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from chainrule.training import threads
+from chainrule.training.threads import FIRST_REVIEW, TIMED, WARM_UP, ThreadChooser
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """The time that the chooser sees; the number of threads of torch is restored."""
+    now = [0.0]
+    monkeypatch.setattr(threads.time, "monotonic", lambda: now[0])
+    before = torch.get_num_threads()
+    yield now
+    torch.set_num_threads(before)
+
+
+def run(chooser: ThreadChooser, clock: list[float], seconds: dict[int, float], steps: int) -> list[int]:
+    """Take steps whose time depends on the number of threads -> that number at each step."""
+    used = []
+    for _ in range(steps):
+        count = torch.get_num_threads()
+        used.append(count)
+        clock[0] += seconds[count]
+        chooser.after_step(seconds[count], 1000)
+    return used
+
+
+def test_several_threads_are_taken_where_they_are_faster(clock: list[float]) -> None:
+    chooser = ThreadChooser(2)
+    used = run(chooser, clock, {1: 1.0, 2: 0.6}, 30)
+    assert used[: WARM_UP + TIMED] == [1] * (WARM_UP + TIMED)
+    assert used[WARM_UP + TIMED : WARM_UP + 2 * TIMED] == [2] * TIMED
+    assert chooser.current == 2
+    assert set(used[WARM_UP + 2 * TIMED :][: int(FIRST_REVIEW / 0.6)]) == {2}
+
+
+def test_one_thread_stays_where_several_wait_for_one_another(clock: list[float]) -> None:
+    chooser = ThreadChooser(2)
+    used = run(chooser, clock, {1: 0.1, 2: 2.5}, 400)
+    assert chooser.current == 1
+    # A hopeless trial ends after one step, and trials become rarer: few slow steps in all.
+    assert used.count(2) <= 5
+    assert chooser.review > FIRST_REVIEW
+
+
+def test_the_choice_follows_the_load_of_the_machine(clock: list[float]) -> None:
+    chooser = ThreadChooser(2)
+    run(chooser, clock, {1: 0.1, 2: 0.06}, 60)
+    assert chooser.current == 2
+    run(chooser, clock, {1: 0.1, 2: 3.0}, 60)  # another process has started
+    assert chooser.current == 1
+    run(chooser, clock, {1: 0.1, 2: 0.06}, 1000)  # and has ended
+    assert chooser.current == 2
+
+
+def test_a_given_number_is_kept(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert run(ThreadChooser.for_training(2, 4), clock, {2: 1.0}, 50) == [2] * 50
+    assert ThreadChooser.for_training(0, 1).choices == (1,)
+    assert ThreadChooser.for_training(0, 4).choices == (1, 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert ThreadChooser.for_training(0, 3).choices == (3,)
