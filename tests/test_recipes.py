@@ -117,7 +117,7 @@ def logged(run, name):
 @pytest.mark.parametrize("path", TRANSLATORS, ids=lambda path: path.stem)
 def test_a_recipe_for_a_translator_trains_on_pairs(path, tmp_path, monkeypatch):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
-    files = write_phrase_pairs(tmp_path, "en", "de", {"train": 600, "valid": 12})
+    files = write_phrase_pairs(tmp_path, "en", "de", {"train": 600, "valid": 4})
     few = [*FEW, "training.max_tokens=128", "tokenizer.vocab_size=400"]
     run = train(*files["train"], valid=files["valid"], config=path, out=tmp_path / "run", settings=parse_settings(few))
     assert isinstance(run, TranslatorRun)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +61,14 @@ class Registry:
         return enter
 
     def get(self, name: str) -> Entry:
-        """The entry of a name; the error for an unknown name suggests the nearest known one."""
-        self._load()
+        """The entry of a name; the error for an unknown name suggests the nearest known one.
+
+        Only the module that registers the name is imported, if there is one.
+        """
+        if name not in self._entries:
+            self._load_module_of(name)
+        if name not in self._entries:
+            self._load()
         if name not in self._entries:
             raise unknown_name(self.what, name, self._entries)
         return self._entries[name]
@@ -91,9 +97,17 @@ class Registry:
 
     def _files(self) -> list[Path]:
         """The source files of its package, which is not imported."""
-        spec = importlib.util.find_spec(self._package)
-        folders = spec.submodule_search_locations if spec else None
-        return sorted(file for folder in folders or () for file in Path(folder).glob("*.py"))
+        package = sys.modules.get(self._package)
+        folders = package.__path__ if package else [str(Path(__file__).parent.joinpath(*self._package.split(".")[1:]))]
+        return sorted(file for folder in folders for file in Path(folder).glob("*.py"))
+
+    def _load_module_of(self, name: str) -> None:
+        """Import the module whose source registers a name."""
+        call = re.compile(rf"(?:{'|'.join(DECORATORS)})\(\s*\"{re.escape(name)}\"")
+        for file in self._files():
+            if call.search(file.read_text(encoding="utf-8")):
+                importlib.import_module(f"{self._package}.{file.stem}")
+                return
 
     def _load(self) -> None:
         if not self._loaded:
