@@ -1,4 +1,4 @@
-"""The documents are true: their code runs, their commands parse, their links lead somewhere, nothing is left out."""
+"""The documentation is correct and complete: code runs, commands parse, links resolve, every option has its place."""
 
 from __future__ import annotations
 
@@ -234,10 +234,10 @@ def _page(*parts: str) -> str:
 
 
 def _missing(options: type[BaseModel], page: str, without: type[BaseModel] | None = None) -> list[str]:
-    """Options that stand in no table of a page."""
+    """Options that are in no table of a page."""
     shared = {name: (field.default, field.description) for name, field in (without or Section).model_fields.items()}
-    told = {name: (field.default, field.description) for name, field in options.model_fields.items()}
-    new = sorted(name for name in told if told[name] != shared.get(name))
+    written = {name: (field.default, field.description) for name, field in options.model_fields.items()}
+    new = sorted(name for name in written if written[name] != shared.get(name))
     return [name for name in new if f"| `{name}` |" not in page]
 
 
@@ -264,16 +264,16 @@ def test_every_option_is_on_the_configuration_page() -> None:
     assert [name for name in RunConfig.model_fields if f"`{name}`" not in page] == []
 
 
-def test_every_default_is_told_truly() -> None:
+def test_every_default_is_correct() -> None:
     """The default column of the tables against the records themselves."""
     rows = dict(re.findall(r"^\| `(\w+)` \|[^|]+\| ([^|]+) \|", _page("configuration.md"), re.MULTILINE))
     for section in (DataConfig, TokenizerConfig, TrainingConfig, LanguageModelConfig):
         for name, field in section.model_fields.items():
-            told = {"memory": "no bound"}.get(name) or _told(field.default)
-            assert rows[name].replace(",", "") == told, name
+            written = {"memory": "no bound"}.get(name) or _written(field.default)
+            assert rows[name].replace(",", "") == written, name
 
 
-def _told(default: Any) -> str:
+def _written(default: Any) -> str:
     """How a default is written in a table."""
     if default is None:
         return "chosen"
@@ -301,7 +301,7 @@ def test_every_tokenizer_is_described() -> None:
 
 
 @pytest.mark.parametrize(("verb", "record"), [("eval", cr.Evaluation), ("compare", Row)])
-def test_json_keys_are_told(verb: str, record: Any) -> None:
+def test_json_keys_are_written(verb: str, record: Any) -> None:
     page = _page("verbs", f"{verb}.md")
     assert [field.name for field in dataclasses.fields(record) if f"`{field.name}`" not in page] == []
 

@@ -1,4 +1,4 @@
-"""The examples run as they stand, in an empty folder, and do what they say."""
+"""The examples run unchanged in an empty folder and do what they describe."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.st
 
 
 def stand_in(path: Path, lines: int) -> Path:
-    """Lines of words that follow no rule a few steps could learn by heart."""
+    """Lines of words without a rule that a few steps could learn."""
     text = "\n".join(" ".join(WORDS[(line * place + line) % 10] for place in range(1, 9)) for line in range(lines))
     path.write_text(text + "\n", encoding="utf-8")
     return path
 
 
-def test_there_are_the_recipes_that_the_benchmarks_name():
+def test_the_recipes_of_the_benchmarks_exist():
     assert {path.stem for path in RECIPES} >= {
         "ptb-lstm-small",
         "ptb-best-1h",
@@ -45,7 +45,7 @@ def test_there_are_the_recipes_that_the_benchmarks_name():
 
 
 @every_recipe
-def test_a_recipe_says_what_it_is_and_keeps_every_value_it_sets(path):
+def test_a_recipe_is_described_and_keeps_every_value_it_sets(path):
     config = make_config(path, {}, {})
     assert config.recipe is not None
     assert config.recipe.about
@@ -128,7 +128,7 @@ def test_a_recipe_for_a_translator_trains_on_pairs(path, tmp_path, monkeypatch):
     assert measured.cross_entropy < math.log(run.tokenizer.vocab_size) * 2
 
 
-def test_the_translator_recipes_differ_in_their_model_alone():
+def test_the_translator_recipes_differ_only_in_their_model():
     recipes = {path.stem: read_toml(path) for path in TRANSLATORS}
     attention, plain = recipes["multi30k-attention"], recipes["multi30k-rnn"]
     assert attention["model"]["name"] == "seq2seq-attention"
@@ -144,7 +144,7 @@ COMPARISONS = sorted((Path(__file__).parent.parent / "recipes" / "compare").glob
 
 
 @pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
-def test_a_recipe_for_a_comparison_names_models_and_ways_that_there_are(path):
+def test_a_recipe_for_a_comparison_names_existing_models_and_modes(path):
     shared, entries = read_recipe(path)
     assert shared["recipe"]["about"]
     assert shared["recipe"]["expected"]

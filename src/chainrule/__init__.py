@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from chainrule.base.waiting import set_wait_policy
+
 if TYPE_CHECKING:
     from chainrule.api import import_model, load, train
     from chainrule.errors import ChainruleError
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from chainrule.inference.score import LineScore
     from chainrule.interop.formats import export
     from chainrule.runs.base import Run
+
+set_wait_policy()  # before anything imports torch
 
 __all__ = [
     "ChainruleError",

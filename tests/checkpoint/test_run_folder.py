@@ -1,4 +1,4 @@
-"""The run folder: what is written comes back, and what is damaged says so."""
+"""The run folder: what is written is read back, damage is an error, and resuming needs the same command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def made(text: Path, out: Path, steps: int = 2, **options: Any) -> RunFolder:
     return RunFolder(out)
 
 
-def test_a_run_holds_what_the_format_says(text: Path, tmp_path: Path) -> None:
+def test_a_run_has_the_files_of_the_format(text: Path, tmp_path: Path) -> None:
     folder = made(text, tmp_path / "run")
     names = {path.name for path in folder.path.iterdir()}
     expected = {"config.toml", "tokenizer.json", "model.safetensors", "metrics.jsonl", "result.json", "signature"}
@@ -47,7 +47,7 @@ def test_a_run_holds_what_the_format_says(text: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_tied_matrix_is_written_once_and_comes_back_tied(tmp_path: Path) -> None:
+def test_a_tied_matrix_is_written_once_and_loaded_tied(tmp_path: Path) -> None:
     model, other = small_model("lstm"), small_model("lstm", seed=5)
     names = set(weights_of(model))
     assert len({"embedding.weight", "output.weight_VD"} & names) == 1
@@ -56,12 +56,12 @@ def test_a_tied_matrix_is_written_once_and_comes_back_tied(tmp_path: Path) -> No
     assert torch.equal(other.embedding.weight, model.embedding.weight)
 
 
-def test_weights_of_another_model_have_their_sentence() -> None:
-    sentence = "the weights do not fit the model of config.toml; the run's files come from different runs"
+def test_weights_of_another_model_are_refused() -> None:
+    message = "the weights do not fit the model of config.toml; the run's files come from different runs"
     for foreign in (small_model("lstm", hidden=9), small_model("gru"), small_model("lstm", layers=2)):
         with pytest.raises(RunError) as caught:
             load_weights(small_model("lstm"), weights_of(foreign))
-        assert str(caught.value) == sentence
+        assert str(caught.value) == message
 
 
 def test_only_the_newest_checkpoint_is_kept(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_log_can_be_cut_back(tmp_path: Path) -> None:
 # Damage
 
 
-def test_damaged_and_missing_files_have_their_sentences(text: Path, tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_errors(text: Path, tmp_path: Path) -> None:
     folder = made(text, tmp_path / "run")
     weights = folder.path / "model.safetensors"
     whole = weights.read_bytes()
@@ -110,18 +110,18 @@ def test_damaged_and_missing_files_have_their_sentences(text: Path, tmp_path: Pa
     assert str(wrong.value).startswith(f"{folder.path / 'config.toml'} is not valid TOML: ")
 
 
-def test_a_damaged_checkpoint_has_its_sentence(text: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_an_error(text: Path, tmp_path: Path) -> None:
     folder = made(text, tmp_path / "run")
     checkpoint = folder.path / "training" / "step-000000002"
-    sentence = f"{checkpoint} is damaged; delete {folder.path / 'training'} to train from the start"
+    message = f"{checkpoint} is damaged; delete {folder.path / 'training'} to train from the start"
     for name in ("tensors.safetensors", "values.json"):
         (checkpoint / name).write_bytes((checkpoint / name).read_bytes()[:20])
         with pytest.raises(RunError) as caught:
             folder.read_checkpoint()
-        assert str(caught.value) == sentence
+        assert str(caught.value) == message
 
 
-def test_the_tokeniser_of_another_run_has_its_sentence(text: Path, tmp_path: Path) -> None:
+def test_the_tokeniser_of_another_run_is_refused(text: Path, tmp_path: Path) -> None:
     folder = made(text, tmp_path / "run")
     other = tmp_path / "other.txt"
     other.write_text("many more letters than before\n" * 30)
@@ -136,10 +136,10 @@ def test_the_tokeniser_of_another_run_has_its_sentence(text: Path, tmp_path: Pat
     )
 
 
-# Going on
+# Resuming
 
 
-def test_other_options_have_their_sentence(text: Path, tmp_path: Path) -> None:
+def test_other_options_are_refused(text: Path, tmp_path: Path) -> None:
     made(text, tmp_path / "run")
     with pytest.raises(ConfigError) as caught:
         made(text, tmp_path / "run", model={"embedding": 9, "hidden": 8, "layers": 1})
@@ -149,7 +149,7 @@ def test_other_options_have_their_sentence(text: Path, tmp_path: Path) -> None:
     )
 
 
-def test_another_text_has_its_sentence(text: Path, tmp_path: Path) -> None:
+def test_another_text_is_refused(text: Path, tmp_path: Path) -> None:
     made(text, tmp_path / "run")
     text.write_text("ab ba abba baab\n" * 31)
     with pytest.raises(DataError) as caught:
@@ -160,7 +160,7 @@ def test_another_text_has_its_sentence(text: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_larger_budget_trains_on_and_a_mistake_leaves_no_folder_in_the_way(text: Path, tmp_path: Path) -> None:
+def test_a_larger_budget_continues_and_a_mistake_leaves_no_folder(text: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         made(text, tmp_path / "run", training={**SETTINGS["training"], "length": 500}, model=_windowed())
     assert str(caught.value) == (

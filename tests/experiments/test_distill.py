@@ -45,9 +45,9 @@ def run(place: Path) -> TranslatorRun:
 def test_a_teacher_writes_its_translations_as_pairs(
     suffix: str, run: TranslatorRun, place: Path, tmp_path: Path
 ) -> None:
-    out, told = tmp_path / "new" / f"pairs{suffix}", []
+    out, progress = tmp_path / "new" / f"pairs{suffix}", []
     data = [place / "test.src", place / "test.tgt"]
-    count = distill(run, data, out, num_beams=2, progress=lambda done, whole: told.append((done, whole)))
+    count = distill(run, data, out, num_beams=2, progress=lambda done, whole: progress.append((done, whole)))
     sources = data[0].read_text().splitlines()
     outputs = run.outputs_of(data, num_beams=2)
     rows = out.read_text().splitlines()
@@ -57,9 +57,9 @@ def test_a_teacher_writes_its_translations_as_pairs(
         pairs = zip(sources, outputs, strict=True)
         assert [json.loads(row) for row in rows] == [{"source": source, "target": output} for source, output in pairs]
     assert count == 30
-    assert told == [(done, 30) for done in range(1, 31)]
+    assert progress == [(done, 30) for done in range(1, 31)]
     assert [path.name for path in out.parent.iterdir()] == [out.name]
-    again = distill(run, [data[0]], tmp_path / f"alone{suffix}", num_beams=2)  # a text by itself
+    again = distill(run, [data[0]], tmp_path / f"alone{suffix}", num_beams=2)  # a single text
     assert again == 30
     assert (tmp_path / f"alone{suffix}").read_text() == out.read_text()
     with pytest.raises(ConfigError) as error:
@@ -67,7 +67,7 @@ def test_a_teacher_writes_its_translations_as_pairs(
     assert str(error.value) == f"{out} already exists; delete it, or choose another --out"
 
 
-def test_a_distillation_goes_on_after_the_last_whole_line(
+def test_a_distillation_resumes_after_the_last_whole_line(
     run: TranslatorRun, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, data = tmp_path / "pairs.tsv", [place / "test.src"]
@@ -82,12 +82,12 @@ def test_a_distillation_goes_on_after_the_last_whole_line(
     spied = TranslatorRun.translate_lines
 
     def spy(self: TranslatorRun, lines: Iterator[str], **search: Any) -> Any:
-        def told() -> Iterator[str]:
+        def recorded() -> Iterator[str]:
             for line in lines:
                 translated.append(line)
                 yield line
 
-        return spied(self, told(), **search)
+        return spied(self, recorded(), **search)
 
     monkeypatch.setattr(TranslatorRun, "translate_lines", spy)
     assert distill(run, data, out, num_beams=2) == 30

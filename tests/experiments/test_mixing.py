@@ -104,10 +104,10 @@ def test_gathering_takes_each_token_once(
     static = Mixture.Config(parts=2)
     tokens = mixed.open(place / "valid.txt").tokens
     model = Mixture(static, _vocabulary(mixed), list(mixed.model.parts))
-    told: list[tuple[int, int]] = []
-    experts = score_components(model, tokens, lambda *done: told.append(done))
+    progress: list[tuple[int, int]] = []
+    experts = score_components(model, tokens, lambda *done: progress.append(done))
     assert experts.log_probs_KN.shape == (2, len(tokens))
-    assert told[-1] == (len(tokens), len(tokens))
+    assert progress[-1] == (len(tokens), len(tokens))
     for row, run in zip(experts.log_probs_KN, (lstm, average), strict=True):
         expected = evaluate_tokens(cr.load(run).model, tokens, eos=mixed.tokenizer.eos).nats
         assert -row.astype(np.float64).sum() == pytest.approx(expected, rel=1e-5)
@@ -122,10 +122,10 @@ def test_it_is_a_run(mixed: cr.Run, place: Path, tmp_path: Path) -> None:
     mixed.compress(place / "test.txt", tmp_path / "small")
     mixed.decompress(tmp_path / "small", tmp_path / "back.txt")
     assert (tmp_path / "back.txt").read_bytes() == (place / "test.txt").read_bytes()
-    told = mixed.info()
-    assert told["model"] == "mixture"
-    assert told["parameters"] == sum(cr.load(mixed.folder.path / "parts" / str(n)).parameters for n in (0, 1))
-    assert list(told["weights"]) == [
+    info = mixed.info()
+    assert info["model"] == "mixture"
+    assert info["parameters"] == sum(cr.load(mixed.folder.path / "parts" / str(n)).parameters for n in (0, 1))
+    assert list(info["weights"]) == [
         "0:lstm",
         "1:average",
         "unigram cache",
@@ -178,13 +178,13 @@ def test_a_mixture_can_be_mixed(mixed: cr.Run, lstm: Path, place: Path, tmp_path
 # Caches
 
 
-def test_the_best_options_are_chosen_and_told(place: Path, lstm: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """Every choice there is, mixed by itself: none does better than the one that was chosen."""
+def test_the_best_options_are_chosen_and_reported(place: Path, lstm: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Each possible choice mixed separately: none is better than the chosen one."""
     monkeypatch.setattr(mix_weights, "DECAYS", (0.5, 0.9, 0.99))
-    told: list[str] = []
-    run = mix([lstm], valid=place / "valid.txt", out=tmp_path / "tuned", caches=["unigram"], note=told.append)
+    notes: list[str] = []
+    run = mix([lstm], valid=place / "valid.txt", out=tmp_path / "tuned", caches=["unigram"], note=notes.append)
     chosen = run.model.config.caches[0].decay
-    assert told == [f"unigram cache: decay {chosen}"]
+    assert notes == [f"unigram cache: decay {chosen}"]
     every = {
         decay: mix(
             [lstm],
@@ -217,13 +217,18 @@ def test_what_is_set_is_taken(place: Path, lstm: Path, average: Path, tmp_path: 
 
 def test_a_long_text_is_cut_and_it_is_said(place: Path, lstm: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(mix_weights, "MAX_TOKENS_TO_FIT", 100)
-    told: list[str] = []
+    notes: list[str] = []
     settings = {"cache": {"decay": 0.9}}
     run = mix(
-        [lstm], valid=place / "valid.txt", out=tmp_path / "cut", caches=["unigram"], settings=settings, note=told.append
+        [lstm],
+        valid=place / "valid.txt",
+        out=tmp_path / "cut",
+        caches=["unigram"],
+        settings=settings,
+        note=notes.append,
     )
     tokens = len(run.open(place / "valid.txt"))
-    assert told[0] == f"the validation text has {tokens} tokens; the weights are fitted on the first 100"
+    assert notes[0] == f"the validation text has {tokens} tokens; the weights are fitted on the first 100"
     assert run.result["tokens"] == 100
 
 
@@ -232,16 +237,16 @@ def test_a_long_text_is_cut_and_it_is_said(place: Path, lstm: Path, tmp_path: Pa
 
 def test_the_same_again_is_found_done(mixed: cr.Run, lstm: Path, average: Path, place: Path) -> None:
     before = (place / "mixed" / "model.safetensors").stat().st_mtime_ns
-    told: list[str] = []
+    notes: list[str] = []
     mix(
         [lstm, average],
         valid=place / "valid.txt",
         out=place / "mixed",
         caches=("unigram", "continuous"),
         buckets=True,
-        note=told.append,
+        note=notes.append,
     )
-    assert told == [f"{place / 'mixed'} is already finished; choose another --out to mix again"]
+    assert notes == [f"{place / 'mixed'} is already finished; choose another --out to mix again"]
     assert (place / "mixed" / "model.safetensors").stat().st_mtime_ns == before
 
 
@@ -254,8 +259,8 @@ def test_what_exists_is_not_lost(mixed: cr.Run, lstm: Path, average: Path, place
     assert (place / out).stat().st_mtime_ns == before
 
 
-def sentence(*runs: Path, valid: Path, out: Path, kind: type[ChainruleError] = ConfigError, **options: Any) -> str:
-    """What a mistake says; it leaves nothing behind."""
+def message_of(*runs: Path, valid: Path, out: Path, kind: type[ChainruleError] = ConfigError, **options: Any) -> str:
+    """The message of a refused mixture, which leaves no folder."""
     with pytest.raises(kind) as caught:
         mix(runs, valid=valid, out=out, **options)
     assert not out.exists()
@@ -268,18 +273,18 @@ def test_mistakes_have_their_sentences(place: Path, lstm: Path, tmp_path: Path) 
         "mixing needs two runs, or one run and a cache, but got {} run(s) and no cache; name another run, or add "
         "--cache unigram"
     )
-    assert sentence(lstm, **common) == alone.format(1)
-    assert sentence(**common) == alone.format(0)
-    assert sentence(lstm, **common, caches=["unigrm"]) == (
+    assert message_of(lstm, **common) == alone.format(1)
+    assert message_of(**common) == alone.format(0)
+    assert message_of(lstm, **common, caches=["unigrm"]) == (
         "unknown cache 'unigrm': did you mean 'unigram'? Known: continuous, unigram"
     )
-    assert sentence(lstm, **common, caches=["unigram"], settings={"cache": {"theta": 1}}) == (
+    assert message_of(lstm, **common, caches=["unigram"], settings={"cache": {"theta": 1}}) == (
         "cache.theta has no effect without a continuous cache; add --cache continuous"
     )
-    assert sentence(lstm, **common, caches=["unigram"], settings={"cache": {"decay": 2}}) == (
+    assert message_of(lstm, **common, caches=["unigram"], settings={"cache": {"decay": 2}}) == (
         "cache.decay = 2: input should be less than or equal to 1"
     )
-    assert sentence(lstm, **common, caches=["unigram"], settings={"cache": {"deca": 2}}) == (
+    assert message_of(lstm, **common, caches=["unigram"], settings={"cache": {"deca": 2}}) == (
         "unknown option 'cache.deca': did you mean 'cache.decay'? Known: cache.decay, cache.theta, cache.window"
     )
 
@@ -287,7 +292,7 @@ def test_mistakes_have_their_sentences(place: Path, lstm: Path, tmp_path: Path) 
 def test_one_vocabulary_is_needed(place: Path, lstm: Path, tmp_path: Path) -> None:
     other = made(place, "average", "byte")
     one, two = cr.load(lstm).tokenizer, cr.load(other).tokenizer
-    assert sentence(lstm, other, valid=place / "valid.txt", out=tmp_path / "out") == (
+    assert message_of(lstm, other, valid=place / "valid.txt", out=tmp_path / "out") == (
         f"{lstm} and {other} have different vocabularies (char#{one.fingerprint[:8]} of {one.vocab_size} tokens, "
         f"byte#{two.fingerprint[:8]} of {two.vocab_size}); mix runs of one tokeniser: train with --tokenizer "
         f"{lstm / 'tokenizer.json'}"
@@ -299,12 +304,12 @@ def test_only_finished_language_models_are_mixed(place: Path, lstm: Path, tmp_pa
     shutil.copytree(lstm, unfinished)
     (unfinished / "result.json").unlink()
     common = {"valid": place / "valid.txt", "out": tmp_path / "out", "kind": RunError}
-    assert sentence(lstm, unfinished, **common) == (
+    assert message_of(lstm, unfinished, **common) == (
         f"{unfinished} was stopped before it was finished; rerun its train command, then mix"
     )
     vectors = tmp_path / "vectors"
     cr.train(place / "text.txt", model="word2vec", tokenizer="char", vector_size=4, epochs=1, out=vectors)
-    assert sentence(lstm, vectors, **{**common, "kind": MissingVerbError}) == (
+    assert message_of(lstm, vectors, **{**common, "kind": MissingVerbError}) == (
         f"{vectors} (word2vec) has no mix; mix works with {', '.join(LANGUAGE_MODELS)}; this run has eval, info, "
         "embed, neighbours"
     )
@@ -325,28 +330,28 @@ def test_an_n_gram_model_mixes_with_a_network(place: Path, lstm: Path, tmp_path:
 def test_scores_that_are_no_probabilities_are_not_mixed(place: Path, lstm: Path, tmp_path: Path) -> None:
     scores = tmp_path / "scores"
     cr.train(place / "text.txt", model="ngram", tokenizer="char", out=scores, smoothing="stupid-backoff")
-    assert sentence(lstm, scores, valid=place / "valid.txt", out=tmp_path / "out", kind=RunError) == (
+    assert message_of(lstm, scores, valid=place / "valid.txt", out=tmp_path / "out", kind=RunError) == (
         f"{scores} gives scores, which are not probabilities, so it cannot be mixed; leave it out"
     )
 
 
 def test_a_continuous_cache_wants_a_network(mixed: cr.Run, place: Path, tmp_path: Path) -> None:
     options = {"valid": place / "valid.txt", "out": tmp_path / "out", "caches": ["continuous"]}
-    assert sentence(mixed.folder.path, **options) == (
+    assert message_of(mixed.folder.path, **options) == (
         "a continuous cache compares the features of a network, but none of these runs has features; add a neural "
         "model, or use --cache unigram"
     )
 
 
-def test_an_empty_validation_text_is_told(place: Path, lstm: Path, tmp_path: Path) -> None:
+def test_an_empty_validation_text_is_refused(place: Path, lstm: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("")
-    assert sentence(lstm, lstm, valid=empty, out=tmp_path / "out", kind=DataError) == (
+    assert message_of(lstm, lstm, valid=empty, out=tmp_path / "out", kind=DataError) == (
         f"{empty} is empty: expected text; give a file with at least one line."
     )
     empty.write_text(" ")  # a text, but not one word
     words = made(place, "average", "word")
-    assert sentence(words, words, valid=empty, out=tmp_path / "out", kind=DataError) == (
+    assert message_of(words, words, valid=empty, out=tmp_path / "out", kind=DataError) == (
         "the validation text has no tokens; give a text with at least one line"
     )
 
@@ -358,7 +363,7 @@ def test_a_mixture_is_not_trained(place: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_mixture_is_told(mixed: cr.Run, lstm: Path, tmp_path: Path) -> None:
+def test_a_damaged_mixture_is_an_error(mixed: cr.Run, lstm: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(mixed.folder.path, damaged)
     (damaged / "model.safetensors").write_bytes((lstm / "model.safetensors").read_bytes())

@@ -1,4 +1,4 @@
-"""Quality against time: a recipe's contenders, each in all its ways, in one table and one picture."""
+"""Quality against speed: the contenders of a recipe in all their decoding modes, in one table and one picture."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def test_contenders_are_trained_once_and_measured_in_all_their_ways(files, recip
     assert [line.split("\t")[0] for line in lines] == sources
     assert cr.load(tmp_path / "out" / "student").config.data.train == (str(tmp_path / "out" / "by-teacher.tsv"),)
     monkeypatch.setattr("chainrule.experiments.speed_quality._measure", None)  # nothing is measured again …
-    again = measure_tradeoffs(
-        *files["train"], only=["teacher"], **options
-    )  # … or trained, and one can be had by itself
+    again = measure_tradeoffs(*files["train"], only=["teacher"], **options)  # … or trained, and one can be selected
     assert [point.quality for point in again] == [point.quality for point in points[:2]]
 
 
@@ -85,7 +83,7 @@ def test_what_the_command_sets_wins_over_the_recipe_and_its_contenders(files, re
         assert (training.steps, training.lr) == (steps, 0.5)
 
 
-def test_a_recipe_says_what_is_wrong_with_it(tmp_path) -> None:
+def test_mistakes_in_a_recipe_are_errors(tmp_path) -> None:
     def error(text: str) -> str:
         path = tmp_path / "r.toml"
         path.write_text(text, encoding="utf-8")

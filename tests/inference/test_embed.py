@@ -64,18 +64,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINED if name != "elmo"])
-def test_the_vector_of_a_token_is_what_the_next_is_told_from(name: str) -> None:
+def test_the_vector_of_a_token_predicts_the_next_token(name: str) -> None:
     """`encode_text` against stepping, on texts longer than the window."""
     model = small_model(name)
     tokens_BS = some_tokens(3, 17)
     assert model.text_encoder is not None
     hidden_BSD = model.text_encoder.encode_text(Source(tokens_BS, torch.ones_like(tokens_BS, dtype=torch.bool)))
-    told_BSV = model.output.log_probs(hidden_BSD.flatten(0, 1)).view(3, 17, -1)
-    torch.testing.assert_close(told_BSV, rows_by_steps(model, tokens_BS)[:, 1:], atol=2e-5, rtol=1e-4)
+    log_probs_BSV = model.output.log_probs(hidden_BSD.flatten(0, 1)).view(3, 17, -1)
+    torch.testing.assert_close(log_probs_BSV, rows_by_steps(model, tokens_BS)[:, 1:], atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer", "bert", "seq2seq-transformer"])
-def test_a_line_has_its_vectors_by_itself_and_among_others(place: Path, name: str) -> None:
+def test_the_vectors_of_a_line_do_not_depend_on_other_lines(place: Path, name: str) -> None:
     run = cr.load(place / name)
     lines = ["abab", "", "cd", "ababcdab", "efefe"] * 3
     together = list(embed_tokens(run.subject, lines))
@@ -86,8 +86,8 @@ def test_a_line_has_its_vectors_by_itself_and_among_others(place: Path, name: st
         assert tokens.vectors_SD.shape == (len(tokens.pieces), 8)
 
 
-def test_what_is_read_of_a_line(place: Path) -> None:
-    """A language model reads the line after `eos`; what reads both sides has `eos` behind it."""
+def test_the_tokens_that_are_read_of_a_line(place: Path) -> None:
+    """A language model reads the line after `eos`; a bidirectional model reads `eos` after it."""
     assert next(embed_tokens(cr.load(place / "lstm").subject, ["ab"])).pieces == ["a", "b"]
     assert next(embed_tokens(cr.load(place / "lstm").subject, [""])).pieces == ["<eos>"]
     assert next(embed_tokens(cr.load(place / "bert").subject, ["ab"])).pieces == ["a", "b", "<eos>"]
@@ -99,7 +99,7 @@ def test_what_is_read_of_a_line(place: Path) -> None:
     np.testing.assert_allclose(next(embed_tokens(run.subject, ["ab"])).vectors_SD, hidden_1SD[0].numpy(), atol=1e-6)
 
 
-def test_lines_come_in_their_order_however_they_are_grouped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_keep_their_order_in_any_grouping(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "LINES", 3)
     monkeypatch.setattr(embedding, "BATCH_TOKENS", 7)
     run = cr.load(place / "lstm")
@@ -107,7 +107,7 @@ def test_lines_come_in_their_order_however_they_are_grouped(place: Path, monkeyp
     assert [len(tokens.pieces) for tokens in embed_tokens(run.subject, iter(lines))] == [1, 5, 2, 7, 3, 3, 6]
 
 
-def test_lines_are_taken_as_they_are_needed(place: Path) -> None:
+def test_lines_are_read_when_needed(place: Path) -> None:
     taken = []
 
     def lines() -> Iterator[str]:
@@ -153,7 +153,7 @@ def test_other_layers(place: Path) -> None:
     )
 
 
-def test_a_line_longer_than_the_window_is_cut_and_told(place: Path) -> None:
+def test_a_line_longer_than_the_window_is_cut_with_a_warning(place: Path) -> None:
     run = cr.load(place / "bert")
     sentence = "^line 2 has 20 tokens, but the model reads 11: its vector ignores the rest$"
     with pytest.warns(UserWarning, match=sentence):

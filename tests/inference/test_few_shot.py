@@ -59,7 +59,7 @@ SAID = [f" {sound}" for sound in SOUNDS.values()]
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "ngram"])
-def test_what_was_learned_by_heart_is_chosen(place: Path, name: str) -> None:
+def test_memorised_continuations_are_chosen(place: Path, name: str) -> None:
     run = cr.load(place / name)
     for animal, sound in SOUNDS.items():
         found = run.choose(f"{animal} says", SAID)
@@ -69,7 +69,7 @@ def test_what_was_learned_by_heart_is_chosen(place: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lstm", "transformer", "ngram"])
 def test_an_alternative_is_the_difference_of_two_lines(place: Path, name: str) -> None:
-    """Where the tokens of prompt and alternative stand side by side; prompts beyond the window among them."""
+    """Where no token crosses the end of the prompt; some prompts are longer than the window."""
     run = cr.load(place / name)
     for prompt in ("cow says", "", "duck says moo and dog says woof and cat says"):
         for one in run.choose(prompt, [*SAID, " moo and dog"]):
@@ -111,7 +111,9 @@ def test_a_token_over_the_end_of_the_prompt_is_found(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer", "ngram"])
-def test_questions_together_are_questions_alone(place: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_scored_together_equal_questions_scored_alone(
+    place: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = cr.load(place / name)
     examples = "cat says meow\ndog says woof\n"
     asked = [

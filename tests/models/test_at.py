@@ -1,7 +1,4 @@
-"""The autoregressive Transformer: against a loop that follows the formulas, and what is told of its state.
-
-Legend: B batch, T time, S source time, V vocabulary, D width, H heads, E width of a head.
-"""
+"""The autoregressive Transformer: against a loop over the formulas, and the size of its state."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ def _no_gradients(request: pytest.FixtureRequest) -> Any:
 
 
 def naive_attention(block: LinearBlock, inputs_TD: Tensor) -> Tensor:
-    """Every pair of positions on its own -> TD."""
+    """Every pair of positions separately -> TD."""
     T, D = inputs_TD.shape
     heads, E = block.heads, D // block.heads
     query_TD, key_TD, value_TD = (inputs_TD @ block.project_in.weight.T).chunk(3, 1)
@@ -53,7 +50,7 @@ def norm(layer: Any, inputs: Tensor) -> Tensor:
 
 
 @decays
-def test_the_language_model_is_what_its_formulas_say(decay: bool) -> None:
+def test_the_language_model_equals_its_formulas(decay: bool) -> None:
     model = small_model("at", layers=2, decay=decay).double()
     tokens_T = some_tokens(1, 9)[0]
     stream_TD = model.embedding.weight[torch.cat([torch.tensor([EOS]), tokens_T[:-1]])]
@@ -96,7 +93,7 @@ def test_the_state_of_a_long_prefix_is_as_large_as_that_of_a_short_one() -> None
     assert model.window is None
 
 
-def test_decay_tells_the_order_of_the_words_before() -> None:
+def test_decay_makes_the_order_of_earlier_words_matter() -> None:
     one_BT, other_BT = torch.tensor([[3, 5, 7, 2]]), torch.tensor([[5, 3, 7, 2]])
 
     def gap(**options: Any) -> float:
@@ -137,7 +134,7 @@ def test_the_decoder_alone_differs_from_the_transformer(decay: bool) -> None:
     assert torch.equal(model.encode(source), usual.encode(source))
     tokens_BT = some_tokens(2, 6)
     assert not torch.allclose(model.log_probs(tokens_BT, source), usual.log_probs(tokens_BT, source))
-    # Of the first token there is nothing to be remembered: whatever attends to one position finds its value.
+    # Before the first token there is no past: attention to one position returns its value.
     torch.testing.assert_close(model.log_probs(tokens_BT[:, :1], source), usual.log_probs(tokens_BT[:, :1], source))
 
 
@@ -150,7 +147,7 @@ def test_the_decoder_attends_to_itself_by_the_formula(decay: bool) -> None:
     torch.testing.assert_close(found_ND, naive_attention(block, inputs_TD))
 
 
-def test_a_translation_is_remembered_in_one_size() -> None:
+def test_the_state_of_a_translation_has_constant_size() -> None:
     model, source = small_translator("seq2seq-at"), some_source([5, 2])
     state = model.start(source)
     for turn in range(9):
@@ -171,6 +168,6 @@ def test_more_than_the_context_is_refused() -> None:
     )
 
 
-def test_the_two_name_one_another() -> None:
+def test_language_model_and_translator_are_counterparts() -> None:
     assert (MODELS.get("at").task, MODELS.get("at").counterpart) == ("lm", "seq2seq-at")
     assert (MODELS.get("seq2seq-at").task, MODELS.get("seq2seq-at").counterpart) == ("translation", "at")

@@ -1,7 +1,4 @@
-"""bert against transformers' own models with the same weights, and the laws that a model of hidden words keeps.
-
-Legend: B batch, S places, V words, D width.
-"""
+"""bert against the models of transformers with the same weights, and the laws of masked language models."""
 
 from __future__ import annotations
 
@@ -135,7 +132,7 @@ def test_probabilities_sum_to_one_without_the_mask() -> None:
 
 
 @torch.no_grad()
-def test_only_chosen_places_go_through_the_head() -> None:
+def test_only_selected_positions_go_through_the_head() -> None:
     model, tokens_BS = bert(), some_tokens(2, 7)
     weights_BS = (some_tokens(2, 7, seed=3) < 5).float()
     chosen_1ND = model(Batch(tokens_BS, tokens_BS, weights_BS)).hidden_BTD
@@ -170,7 +167,7 @@ def test_the_first_token_is_prepended_to_every_text() -> None:
 
 
 @torch.no_grad()
-def test_it_reads_both_ways() -> None:
+def test_it_reads_in_both_directions() -> None:
     model, tokens_1S = bert(), some_tokens(1, 8)
     for place in (0, 7):
         other_1S = tokens_1S.clone()
@@ -181,7 +178,7 @@ def test_it_reads_both_ways() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("options", [{}, {"mask": 2, "types": 2, "first": 3}, {"kind": "roberta", "pad": 1}])
-def test_what_is_saved_and_loaded_gives_identical_numbers(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_loaded_model_gives_identical_numbers(options: dict[str, Any], tmp_path: Path) -> None:
     text = text_of("abcdefgh\n")
     tokenizer = train_tokenizer("char", text)
     vocabulary = Vocabulary(tokenizer.vocab_size, tokenizer.eos, np.arange(tokenizer.vocab_size))
@@ -213,7 +210,7 @@ def test_the_same_seed_makes_the_same_model() -> None:
     assert not any(torch.equal(one[name], other[name]) for name in one if one[name].dim() == 2)
 
 
-# What does not fit
+# Errors
 
 
 def test_another_output_layer_is_refused() -> None:
@@ -225,7 +222,7 @@ def test_another_output_layer_is_refused() -> None:
     )
 
 
-def test_a_mask_that_is_no_token_is_refused() -> None:
+def test_a_mask_that_is_not_a_token_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         bert(mask=13)
     assert str(caught.value) == (

@@ -1,7 +1,4 @@
-"""The caches against their formulas, written out one token at a time.
-
-Legend: B batch, T time, V vocabulary, D width.
-"""
+"""The caches against their formulas, written out one token at a time."""
 
 from __future__ import annotations
 
@@ -93,7 +90,7 @@ def test_chunks_of_any_size_give_the_same(make: Make, monkeypatch: pytest.Monkey
         scored, state = cache.score(piece_BT, part_BTD, state)
         pieces.append(scored)
     torch.testing.assert_close(torch.cat(pieces, 1), whole_BT, **CLOSE)
-    monkeypatch.setattr(module, "BLOCK", 4)  # the columns that are taken at once inside
+    monkeypatch.setattr(module, "BLOCK", 4)  # columns per internal block
     blocks_BT, other = cache.score(tokens_BT, hidden_BTD, cache.start(B, CPU))
     torch.testing.assert_close(blocks_BT, whole_BT, **CLOSE)
     for one, two, three in zip(after, state, other, strict=True):
@@ -114,7 +111,7 @@ def test_a_state_is_never_changed_and_its_rows_can_be_selected(make: Make) -> No
     torch.testing.assert_close(selected, before[rows_K], **CLOSE)
 
 
-def test_large_likenesses_do_not_overflow() -> None:
+def test_large_similarities_do_not_overflow() -> None:
     cache = ContinuousCache(ContinuousCacheConfig(theta=50.0, window=4), V, D)
     tokens_BT, hidden_BTD = some()
     scored_BT, state = cache.score(tokens_BT, 10 * hidden_BTD, cache.start(B, CPU))
@@ -126,5 +123,5 @@ def test_large_likenesses_do_not_overflow() -> None:
 @pytest.mark.parametrize(
     ("batch", "compared", "columns"), [(1, 256, 256), (1, 2256, 256), (64, 2256, 58), (9999, 999, 1)]
 )
-def test_what_is_compared_at_once_is_bounded(batch: int, compared: int, columns: int) -> None:
+def test_the_number_of_comparisons_at_once_is_bounded(batch: int, compared: int, columns: int) -> None:
     assert module._columns_per_pass(batch, compared) == columns

@@ -1,4 +1,4 @@
-"""The classifier and the tagger as models: what they read, what padding does not change, and their probabilities."""
+"""The classifier and the tagger as models: inputs, padding and probabilities."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_parameter_learns(name: str, encoder: str) -> None:
     batch = examples.batch(np.arange(len(examples)))
     LabelLikelihood(LabelLikelihood.Config()).loss(model, batch, None, 0).total.backward()
     still = [key for key, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
-    # Adding one number to all keys of an attention changes no weight of it.
+    # A constant added to all keys does not change attention weights.
     assert [key for key in still if "project_in.bias" not in key] == []
 
 
@@ -104,8 +104,8 @@ def test_several_labels_are_independent_by_hand() -> None:
     assert torch.equal(model.predict(outputs, batch), (p_BL > 0.5).long())
 
 
-def test_the_second_text_of_a_pair_is_told_apart() -> None:
-    """Exchanged, two texts are another pair; without the learned vector a bag could not tell."""
+def test_the_second_text_of_a_pair_is_marked() -> None:
+    """Two texts in the other order are another pair; only the learned vector shows it to a bag."""
     model = build("classifier", pairs=True, pooling="mean").eval()
     there, back = texts(paired=True), LabelledTexts(rows(SECOND), rows(FIRST), texts().labels)
     batch, swapped = there.batch(np.arange(4)), back.batch(np.arange(4))
@@ -172,10 +172,10 @@ def test_a_frozen_encoder_stays_as_it_is_and_a_tuned_one_learns() -> None:
         grads = [p.grad for p in model.pretrained.encoder.parameters()]
         assert all((grad is not None) == tuned for grad in grads)
         again = [model.states(batch) for _ in range(2)]
-        assert torch.equal(*again) == (not tuned)  # what stays as it is drops nothing
+        assert torch.equal(*again) == (not tuned)  # a frozen encoder has no dropout
         assert (model._frozen_states is None) == tuned
     fresh = build("classifier", pretrained="somewhere", pretrained_shape=shape).eval()
-    assert fresh._frozen_states is None  # who only uses it has nothing to remember
+    assert fresh._frozen_states is None  # only training caches states
     fresh.load_state_dict(model.state_dict())
     torch.testing.assert_close(fresh(batch).hidden_BTD, model.eval()(batch).hidden_BTD)
 
@@ -188,7 +188,7 @@ def test_the_same_seed_makes_the_same_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         ({"tuned": True}, "model.tuned needs a pretrained encoder; give one with model.pretrained"),
         (
@@ -215,10 +215,10 @@ def test_the_same_seed_makes_the_same_model() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_told(options: dict[str, Any], sentence: str) -> None:
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build("classifier", **options)
-    assert str(caught.value) == sentence
+    assert str(caught.value) == message
 
 
 def test_the_window_is_that_of_the_encoder() -> None:

@@ -1,4 +1,4 @@
-"""elmo: each direction against a naive recurrence, what they share, and what a run of it can do."""
+"""elmo: each direction against a naive recurrence, what they share, and runs of it."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def recur(direction: Direction, inputs_TE: Tensor) -> Tensor:
     return inputs_TE
 
 
-def predicted(model: Any, direction: Direction, read: Tensor, told: Tensor) -> Tensor:
-    """log p of what is told after reading each token of a row."""
+def predicted(model: Any, direction: Direction, read: Tensor, targets: Tensor) -> Tensor:
+    """log p of each target after reading each token of a row."""
     features_TE = recur(direction, model.encoder.word_table(read))
     scores_TV = features_TE @ model.output.weight_VD.T + model.output.bias_V
-    return scores_TV.log_softmax(1)[torch.arange(len(told)), told]
+    return scores_TV.log_softmax(1)[torch.arange(len(targets)), targets]
 
 
 # The directions
@@ -66,7 +66,7 @@ def test_both_directions_step_by_step(options: dict[str, Any]) -> None:
         torch.testing.assert_close(left_BT[row], expected.flip(0))
 
 
-def test_from_the_right_is_from_the_left_on_the_text_turned_round() -> None:
+def test_backward_is_forward_on_the_reversed_text() -> None:
     model, tokens_BT = elmo(), some_tokens(3, 9)
     from_right = model.backward_lm_log_probs(tokens_BT)
     model.encoder.rightward.load_state_dict(model.encoder.leftward.state_dict())
@@ -74,8 +74,8 @@ def test_from_the_right_is_from_the_left_on_the_text_turned_round() -> None:
 
 
 @torch.no_grad()
-def test_the_backward_lm_loss_is_of_the_row_turned_round() -> None:
-    """Also with rows that are padded, and with inputs that the model wrote itself."""
+def test_the_backward_loss_is_that_of_the_reversed_row() -> None:
+    """Also with padded rows, and with inputs sampled from the model."""
     model, text_BT = elmo(), some_tokens(3, 8)
     weights_BT = (torch.arange(7) < torch.tensor([[7], [4], [1]])).double()
     batch = Batch(text_BT[:, :-1], text_BT[:, 1:], weights_BT)
@@ -103,7 +103,7 @@ def test_training_lowers_the_sum_of_both_losses() -> None:
     assert both.count == alone.count == 10
     torch.testing.assert_close(both.total, alone.total + model.backward_lm_loss(batch))
     with torch.no_grad():
-        assert model(batch).extra is None  # which only a gradient asks for
+        assert model(batch).extra is None  # computed in training only
 
 
 def test_the_directions_share_embedding_and_output_and_nothing_else() -> None:
@@ -123,7 +123,7 @@ def test_the_directions_share_embedding_and_output_and_nothing_else() -> None:
     assert reached["right"] | reached["left"] == {key for key, _ in model.named_parameters()}
 
 
-def test_the_state_is_carried_from_the_left_alone() -> None:
+def test_only_the_forward_state_is_carried() -> None:
     model, text_BT = elmo().train(), some_tokens(2, 11)
     inputs_BT, targets_BT = text_BT[:, :-1], text_BT[:, 1:]
     whole = model(Batch(inputs_BT, targets_BT), model.start(2))
@@ -204,7 +204,7 @@ def test_both_directions_learn(characters: bool, text: Path, tmp_path: Path) -> 
     tokens = torch.tensor([run.tokenizer.encode(line) for line in ("a b a b a b", "g h g h g h")])
     with torch.no_grad():
         right, left = model.log_probs(tokens), model.backward_lm_log_probs(tokens)
-    for known_BT in (right[:, 1:], left[:, :-1]):  # the first letter that is read tells all others
+    for known_BT in (right[:, 1:], left[:, :-1]):  # the first letter determines all others
         assert float(known_BT.mean()) > math.log(0.5)
     again = cr.load(tmp_path / "run", device="cpu")
     with torch.no_grad():
@@ -214,7 +214,7 @@ def test_both_directions_learn(characters: bool, text: Path, tmp_path: Path) -> 
     assert again.evaluate(text).perplexity < 3
 
 
-def test_a_training_goes_on_as_if_it_had_not_stopped(text: Path, tmp_path: Path) -> None:
+def test_a_stopped_training_resumes_exactly(text: Path, tmp_path: Path) -> None:
     def trained(name: str, steps: int) -> dict[str, Tensor]:
         training = {"batch_size": 4, "length": 6, "lr": 0.01, "validations": 2, "schedule": "constant", "warmup": 0.0}
         shape = {"embedding": 4, "hidden": 4, "characters": True, "dropout": 0.2}

@@ -1,7 +1,4 @@
-"""The fast autoregressive Transformer: what it leaves out of a source, and which way it reads.
-
-Legend: B batch, T time, S source time, N positions of all rows, V vocabulary, D width.
-"""
+"""The fast autoregressive Transformer: skipped source words, and the direction of reading."""
 
 from __future__ import annotations
 
@@ -35,14 +32,14 @@ def small(**options: Any) -> Fat:
     return model
 
 
-def told(model: Fat, **options: Any) -> Fat:
+def with_options(model: Fat, **options: Any) -> Fat:
     """The same model with other values of its live options."""
     model.config = model.config.model_copy(update=options)
     return model
 
 
 def by_hand(model: Fat, source: Source, kept_BS: Tensor) -> Tensor:
-    """The encoder row by row over the whole source, what is left out being hidden from every score -> BSD."""
+    """The encoder row by row over the whole source, skipped words masked in every score -> BSD."""
     rows = []
     for tokens_S, kept_S in zip(source.tokens_BS, kept_BS, strict=True):
         S = len(tokens_S)
@@ -73,7 +70,7 @@ def block_by_hand(block: Any, stream_SD: Tensor, kept_S: Tensor, direction: str)
 
 
 def kept_mask(source: Source, threshold: int, eos: int = 0) -> Tensor:
-    """What is kept of a source, word by word."""
+    """The kept positions of a source, word by word."""
     rows = [
         [real and (word == eos or COUNTS[word] >= threshold) for word, real in zip(*row, strict=True)]
         for row in zip(source.tokens_BS.tolist(), source.mask_BS.tolist(), strict=True)
@@ -83,7 +80,7 @@ def kept_mask(source: Source, threshold: int, eos: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("threshold", [0, 70, 120, 10**6])
-def test_what_is_left_out_is_as_if_hidden_from_everyone(direction: str, threshold: int) -> None:
+def test_skipped_words_are_as_if_masked(direction: str, threshold: int) -> None:
     model = small(direction=direction, skip="always", threshold=threshold)
     source = some_source(LENGTHS, padding=2)
     kept_BS = kept_mask(source, threshold)
@@ -92,7 +89,7 @@ def test_what_is_left_out_is_as_if_hidden_from_everyone(direction: str, threshol
 
 
 @pytest.mark.parametrize("threshold", [70, 10**6])
-def test_the_decoder_sees_what_is_left_at_its_own_places(threshold: int) -> None:
+def test_the_decoder_sees_kept_words_at_their_positions(threshold: int) -> None:
     model, tokens_BT = small(skip="always", threshold=threshold), some_tokens(4, 5)
     source = some_source(LENGTHS, padding=2)
     kept_BS = kept_mask(source, threshold)
@@ -114,7 +111,7 @@ def test_the_decoder_sees_what_is_left_at_its_own_places(threshold: int) -> None
         torch.testing.assert_close(weights_BTS[row], expected_TS, **CLOSE)
 
 
-def test_nothing_rare_gives_equal_results() -> None:
+def test_a_threshold_that_skips_nothing_changes_nothing() -> None:
     source, tokens_BT = some_source(LENGTHS, padding=3), some_tokens(4, 5)
     never = small()
     expected_BT = never.log_probs(tokens_BT, source)
@@ -123,9 +120,9 @@ def test_nothing_rare_gives_equal_results() -> None:
         {"threshold_share": 0.0},
         {"threshold": 60},
     ):  # the rarest word here occurs 62 times
-        found_BT = told(small(), skip="always", **options).log_probs(tokens_BT, source)
+        found_BT = with_options(small(), skip="always", **options).log_probs(tokens_BT, source)
         assert torch.equal(found_BT, expected_BT)
-    # Without any padding nothing is gathered at all, and the rows are the same.
+    # Without padding nothing is gathered, and the rows are the same.
     for row, length in enumerate(LENGTHS):
         alone = Source(*(part[row : row + 1, : length + 1] for part in source))
         assert never.select_positions(alone).index_N is None
@@ -134,18 +131,18 @@ def test_nothing_rare_gives_equal_results() -> None:
         )
 
 
-def test_the_share_that_is_read_falls_with_the_threshold() -> None:
+def test_the_share_of_words_read_falls_with_the_threshold() -> None:
     model, source = small(skip="always"), some_source([40] * 8)
 
     def read(threshold: int) -> int:
-        return int(told(model, threshold=threshold).select_positions(source).rows.lengths_B.sum())
+        return int(with_options(model, threshold=threshold).select_positions(source).rows.lengths_B.sum())
 
     for threshold in (0, 63, 112, 251):
         assert read(threshold) == int(kept_mask(source, threshold).sum())
     assert read(0) == 8 * 41 > read(63) > read(112) > read(251) == 8
 
 
-def test_what_is_left_out_costs_no_work() -> None:
+def test_skipped_words_are_not_computed() -> None:
     model, source = small(skip="always", threshold=70), some_source(LENGTHS, padding=2)
     sizes: list[tuple[int, ...]] = []
     block: Any = model.encoder[0]
@@ -159,16 +156,16 @@ def test_a_row_is_never_empty() -> None:
     kept: SourceSelection = model.select_positions(source)
     assert kept.rows.lengths_B.tolist() == [1, 1, 1, 1]
     assert kept.positions_BS is not None
-    assert kept.positions_BS.tolist() == [[6], [1], [9], [4]]  # where <eos> stood
+    assert kept.positions_BS.tolist() == [[6], [1], [9], [4]]  # the positions of <eos>
     assert bool(model.log_probs(some_tokens(4, 5), source).isfinite().all())
 
 
 @pytest.mark.parametrize(("skip", "in_training", "after"), [("never", 0, 0), ("training", 39, 0), ("always", 39, 39)])
-def test_when_words_are_left_out(skip: str, in_training: float, after: float) -> None:
-    model = told(small(), skip=skip, threshold_share=3.0)
+def test_when_words_are_skipped(skip: str, in_training: float, after: float) -> None:
+    model = with_options(small(), skip=skip, threshold_share=3.0)
     assert model.train().skip_threshold() == in_training
     assert model.eval().skip_threshold() == after
-    assert told(model, threshold=7).train().skip_threshold() == (7 if in_training else 0)
+    assert with_options(model, threshold=7).train().skip_threshold() == (7 if in_training else 0)
 
 
 def test_counts_and_size_are_those_of_the_source() -> None:
@@ -183,14 +180,14 @@ def test_options_of_skipping_are_live() -> None:
     model, source, tokens_BT = small(), some_source(LENGTHS), some_tokens(4, 5)
     before_BT = model.log_probs(tokens_BT, source)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    changed_BT = told(model, skip="always", threshold=70).log_probs(tokens_BT, source)
+    changed_BT = with_options(model, skip="always", threshold=70).log_probs(tokens_BT, source)
     assert float((changed_BT - before_BT).abs().max()) > 1e-3
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
-    assert torch.equal(told(model, skip="never").log_probs(tokens_BT, source), before_BT)
+    assert torch.equal(with_options(model, skip="never").log_probs(tokens_BT, source), before_BT)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_direction_is_one(direction: str) -> None:
+def test_one_direction_ignores_the_other_side(direction: str) -> None:
     model, source = small(direction=direction), some_source([7])
     before_SD = model.encode(source, model.select_positions(source))
     for place in range(7):
@@ -202,7 +199,7 @@ def test_a_direction_is_one(direction: str) -> None:
         assert moved_S.nonzero().flatten().tolist() == list(range(8))[expected[direction]]
 
 
-def test_a_step_remembers_the_same_amount_at_any_length() -> None:
+def test_the_state_has_constant_size() -> None:
     model, source = small(), some_source(LENGTHS)
 
     def size(state: Any) -> int:

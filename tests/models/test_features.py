@@ -1,7 +1,4 @@
-"""The other feature layers against loops over their formulas, and recurrent models against torch.nn.
-
-Legend: B batch, T time, V vocabulary, D width, N order.
-"""
+"""The other feature layers against loops over their formulas, and recurrent models against torch.nn."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ def some_tokens(batch: int, length: int) -> Tensor:
 
 
 def inputs(tokens_BT: Tensor) -> Tensor:
-    """What is read when the tokens are predicted."""
+    """The inputs with which the tokens are predicted."""
     return torch.cat([torch.full_like(tokens_BT[:, :1], EOS), tokens_BT[:, :-1]], 1)
 
 
@@ -188,7 +185,7 @@ def test_recurrent_models_are_torchs_layers_between_embedding_and_softmax(
 @pytest.mark.parametrize("name", ["rnn", "lstm", "lstm-peephole", "lstm-coupled", "gru", "sr"])
 def test_the_gradient_through_time_is_a_finite_difference(name: str) -> None:
     model = small_model(name, embedding=4, hidden=4).double().train()
-    if name == "sr":  # its guess takes the table as a constant, so a finite difference must not move that either
+    if name == "sr":  # the table is a constant in its expectation, so the finite difference must not change it there
         model.features._embedding = [copy.deepcopy(model.embedding)]
     tokens = some_tokens(2, 7)
     batch = Batch(tokens[:, :-1], tokens[:, 1:])

@@ -1,7 +1,4 @@
-"""The hybrid translator: its branches against loops, its mixture against the formula, and what its losses teach.
-
-Legend: B batch, T target places, S source time, D width, H hidden width, V vocabulary, K lengths tried.
-"""
+"""The hybrid translator: its branches against loops, its mixture against the formula, and its losses."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ def hybrid(output: str = "softmax", seed: int = 0, **options: Any) -> Any:
 
 
 def with_options(model: Any, **options: Any) -> Any:
-    """The same weights, with options set that may be set anew."""
+    """The same weights with other values of live options."""
     model.config = model.config.model_copy(update=options)
     return model
 
@@ -92,10 +89,10 @@ def _no_gradients(request: pytest.FixtureRequest) -> Any:
         yield
 
 
-# The branch that writes all at once
+# The parallel branch
 
 
-def test_one_pass_is_what_loops_over_places_and_cells_make() -> None:
+def test_one_pass_equals_loops_over_positions_and_cells() -> None:
     model, source = hybrid(allocation_threshold=0.1), some_source(LENGTHS)
     encoded, lengths_B = model.encode(source), torch.tensor([4, 0, 6, 3])
     found_BTD = model.core.parallel_features(encoded, model.core.read_allocation(encoded), lengths_B + 1, 0.1)
@@ -140,7 +137,7 @@ def test_rows_of_several_lengths_share_a_source() -> None:
 
 @pytest.mark.parametrize("output", OUTPUT_LAYERS)
 @pytest.mark.parametrize("mixing", ["fixed", "learned", "gated"])
-def test_the_mixture_is_what_the_formula_says(output: str, mixing: str) -> None:
+def test_the_mixture_equals_the_formula(output: str, mixing: str) -> None:
     model, source, tokens_BT = hybrid(output, mixing=mixing, gamma=0.3), some_source(LENGTHS), some_tokens(4, 7)
     found_BT = model.log_probs(tokens_BT, source)
     encoded = model.encode(source)
@@ -168,7 +165,7 @@ def test_the_mixture_is_what_the_formula_says(output: str, mixing: str) -> None:
             assert float(found_BT[row, t]) == pytest.approx(math.log(p.item()), abs=1e-4)
 
 
-def test_beyond_the_length_foretold_the_first_branch_is_alone() -> None:
+def test_beyond_the_predicted_length_only_the_first_branch_counts() -> None:
     model, source, tokens_BT = hybrid(gamma=0.5), some_source(LENGTHS), some_tokens(4, 30)
     hidden_BTD = model(Batch(model.shift_right(tokens_BT), tokens_BT, source=source)).hidden_BTD
     lengths_B = model.predict_lengths(model.encode(source))[:, 0]
@@ -176,7 +173,7 @@ def test_beyond_the_length_foretold_the_first_branch_is_alone() -> None:
     torch.testing.assert_close(hidden_BTD[:, :, -1], expected_BT)
 
 
-def test_gamma_is_read_anew_and_its_ends_leave_one_branch() -> None:
+def test_gamma_is_live_and_its_limits_leave_one_branch() -> None:
     model, source, tokens_BT = hybrid(gamma=0.4), some_source(LENGTHS), some_tokens(4, 3)
     state = with_options(model, gamma=0.0).begin(source, stepping=True)
     assert state.memory.parallel is None  # nothing of the other branch is computed
@@ -197,7 +194,7 @@ def test_gamma_is_read_anew_and_its_ends_leave_one_branch() -> None:
     torch.testing.assert_close(both_BT[inside_BT], mixed_BT[inside_BT], **CLOSE)
 
 
-def test_the_threshold_is_read_anew() -> None:
+def test_the_threshold_is_live() -> None:
     model, source, tokens_BT = hybrid(allocation_threshold=0.0), some_source(LENGTHS), some_tokens(4, 3)
     before_BT = model.log_probs(tokens_BT, source)
     after_BT = with_options(model, allocation_threshold=0.5).log_probs(tokens_BT, source)
@@ -235,10 +232,10 @@ def test_tokens_read_at_each_row_s_own_place_are_those_of_steps() -> None:
         torch.testing.assert_close(after.hidden_RU[row], hidden[place + last + 1][row], **CLOSE)
 
 
-# What is learned
+# Losses
 
 
-def test_all_losses_are_learned_from_and_the_first_is_that_of_the_plain_branch() -> None:
+def test_all_losses_have_gradients_and_the_first_is_that_of_the_plain_branch() -> None:
     model = hybrid(glancing=0.0, length_weight=0.7, nar_weight=0.3).train()
     batch = a_batch(model)
     outputs = model(batch)
@@ -273,7 +270,7 @@ def test_a_gate_learns_from_the_mixture_and_the_branches_do_not(mixing: str) -> 
     assert float(model.core.log_odds.grad.abs()) > 1e-3
 
 
-def test_a_branch_that_has_no_weight_does_not_learn() -> None:
+def test_a_branch_without_weight_does_not_learn() -> None:
     model = hybrid(nar_weight=0.0, length_weight=0.0).train()
     batch = a_batch(model)
     outputs = model(batch)
@@ -288,7 +285,7 @@ def test_nothing_is_added_to_the_loss_outside_training() -> None:
     assert model(a_batch(model)).extra is None
 
 
-def test_glancing_reveals_a_share_of_what_was_wrong() -> None:
+def test_glancing_reveals_a_share_of_the_wrong_words() -> None:
     torch.manual_seed(0)
     wrong_BT, lengths_B = torch.rand(40, 9) < 0.6, torch.randint(0, 10, (40,))
     held_BT = torch.arange(9) < lengths_B[:, None]
@@ -299,10 +296,10 @@ def test_glancing_reveals_a_share_of_what_was_wrong() -> None:
     times_T = torch.stack(
         [choose_revealed(torch.ones(1, 4) > 0, torch.ones(1, 4) > 0, 0.5)[0] for _ in range(400)]
     ).sum(0)
-    assert all(150 < int(times) < 250 for times in times_T)  # every place is as likely
+    assert all(150 < int(times) < 250 for times in times_T)  # every position is equally likely
 
 
-def test_glancing_counts_what_the_branch_gets_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glancing_counts_the_errors_of_the_branch(monkeypatch: pytest.MonkeyPatch) -> None:
     model = hybrid(glancing=0.5).train()
     batch, seen = a_batch(model), []
 
@@ -331,10 +328,10 @@ def test_glancing_counts_what_the_branch_gets_wrong(monkeypatch: pytest.MonkeyPa
     assert float(extra) == pytest.approx(expected * places / scores + 0.1 * float(length_loss), rel=1e-4)
 
 
-# Slots
+# CTC
 
 
-def test_slots_foretell_no_length_and_cannot_be_mixed() -> None:
+def test_ctc_predicts_no_length_and_cannot_be_mixed() -> None:
     model = hybrid(nar="ctc", gamma=0.0)
     assert model.length is None
     assert not model.mixes
@@ -348,7 +345,7 @@ def test_slots_foretell_no_length_and_cannot_be_mixed() -> None:
         with_options(model, gamma=0.5).start(some_source(LENGTHS))
 
 
-def test_slots_learn_from_targets_without_their_end() -> None:
+def test_ctc_learns_from_targets_without_eos() -> None:
     model = hybrid(nar="ctc", gamma=0.0, upsample=3).train()
     batch = a_batch(model)
     outputs = model(batch)

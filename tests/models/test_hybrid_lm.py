@@ -1,7 +1,4 @@
-"""The hybrid language model against a hybrid translator with the same weights, block by block.
-
-Legend: B batch, T time, S source time, L tokens of a block, C tokens of context, D width, V vocabulary.
-"""
+"""The hybrid language model against a hybrid translator with the same weights, block by block."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ SHAPES = pytest.mark.parametrize(("block", "context"), [(4, 6), (4, 3), (5, 1), 
 
 
 def pair_of_models(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any, Any]:
-    """A language model, and a translator of its weights that always foretells the length of a block."""
+    """A language model, and a translator with its weights that always predicts the length of a block."""
     model = small_model("hybrid-lm", dropout=0.0, **options)
     block = model.config.block
     shared = {name: value for name, value in options.items() if name not in ("block", "context")}
@@ -29,7 +26,7 @@ def pair_of_models(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any
     translator.core.load_state_dict(model.features.state_dict())
     translator.output.load_state_dict(model.output.state_dict())
     translator.embedding.load_state_dict(model.embedding.state_dict())
-    # A translator's last place is that of `eos`, which a block does not have.
+    # The last position of a translator is that of `eos`, which a block does not have.
     monkeypatch.setattr(
         translator, "predict_lengths", lambda encoded, count=1: torch.full((len(encoded.states_BSE), 1), block - 1)
     )
@@ -37,7 +34,7 @@ def pair_of_models(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any
 
 
 def starts(T: int, block: int) -> list[tuple[int, int]]:
-    """Where the blocks of T inputs begin, and how many inputs each has."""
+    """Start and number of inputs of each block of T inputs."""
     return [(begin, min(block, T - begin)) for begin in range(0, T, block)]
 
 
@@ -64,7 +61,7 @@ def model_inputs(tokens_BT: Tensor) -> Tensor:
 
 
 @SHAPES
-def test_every_block_has_as_source_what_came_before_it(block: int, context: int) -> None:
+def test_the_source_of_a_block_is_the_text_before_it(block: int, context: int) -> None:
     stream_BX = some_tokens(2, 3 + 4 * block)
     source_NS, mask_NS = block_sources(stream_BX, 3, 4, block, context)
     for row in range(2):
@@ -92,7 +89,7 @@ def test_pieces_of_a_text_carry_their_context(block: int, context: int) -> None:
 
 
 @torch.no_grad()
-def test_a_piece_that_ends_within_a_block_is_read_as_far_as_it_goes() -> None:
+def test_a_piece_that_ends_within_a_block_is_read_to_its_end() -> None:
     model = small_model("hybrid-lm", gamma=0.4)
     tokens_BT = some_tokens(2, 7)
     hidden_BTD = model(Batch(model_inputs(tokens_BT), tokens_BT)).hidden_BTD
@@ -101,7 +98,7 @@ def test_a_piece_that_ends_within_a_block_is_read_as_far_as_it_goes() -> None:
     torch.testing.assert_close(log_probs_N.view(2, 7), model.log_probs(tokens_BT), **CLOSE)
 
 
-def test_the_parallel_branch_is_taught_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parallel_branch_learns_from_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
     model, translator = pair_of_models(monkeypatch, gamma=0.4, block=4, context=6, glancing=0.0, nar_weight=0.5)
     tokens_BT = some_tokens(2, 10)  # two blocks and a half
     inputs_BT = model_inputs(tokens_BT)
@@ -119,7 +116,7 @@ def test_the_parallel_branch_is_taught_every_block(monkeypatch: pytest.MonkeyPat
     assert outputs.hidden_BTD.shape == (2, 10, 8)  # a γ that is given is not needed in training
 
 
-def test_a_gate_is_taught_by_the_mixture() -> None:
+def test_a_gate_learns_from_the_mixture() -> None:
     model = small_model("hybrid-lm", mixing="gated", nar_weight=0.0, dropout=0.0)
     tokens_BT = some_tokens(2, 10)
     log_prob = model.log_probs(tokens_BT).sum()

@@ -215,7 +215,7 @@ def test_select_permutes(name: str) -> None:
     torch.testing.assert_close(scored, model.log_probs(tokens_BT)[rows_K, 8:], **CLOSE)
 
 
-# What it is
+# Components
 
 
 def test_it_is_the_weighted_sum_of_its_components() -> None:
@@ -253,17 +253,17 @@ def test_the_network_reads_once_for_itself_and_its_caches(monkeypatch: pytest.Mo
     assert len(calls) == 2
 
 
-def test_what_a_component_rules_out_is_no_nan() -> None:
+def test_impossible_words_of_a_component_give_no_nan() -> None:
     model, tokens_BT = mixture(small_model("lstm"), caches=(UnigramCacheConfig(decay=0.5),)), some_tokens(1, 4)
     only_cache = Mixture(model.config, some_vocabulary(), list(model.parts), torch.tensor([[0.0, 1.0]]))
     rows_BTV = rows_by_steps(only_cache, tokens_BT)
     assert not rows_BTV.isnan().any()
-    assert rows_BTV[0, 1].isinf().sum() == V - 1  # after one word the cache knows that word alone
+    assert rows_BTV[0, 1].isinf().sum() == V - 1  # after one word the cache has only that word
     only_part = Mixture(model.config, some_vocabulary(), list(model.parts), torch.tensor([[1.0, 0.0]]))
     torch.testing.assert_close(only_part.log_probs(tokens_BT), model.parts[0].log_probs(tokens_BT), **CLOSE)
 
 
-def test_a_text_is_read_in_one_track_where_something_learns() -> None:
+def test_a_text_is_read_in_one_track_if_a_cache_adapts() -> None:
     static = mixture(small_model("lstm"), small_model("gru"))
     dynamic = mixture(small_model("lstm"), caches=BOTH)
     assert (static.tracks, dynamic.tracks, mixture(static).tracks, mixture(dynamic).tracks) == (None, 1, None, 1)
@@ -291,7 +291,7 @@ def test_a_continuous_cache_needs_a_network(part: int) -> None:
     )
 
 
-def test_weights_of_another_mixture_have_their_sentence() -> None:
+def test_weights_of_another_mixture_are_refused() -> None:
     config = MixtureConfig(parts=1, caches=BOTH)
     with pytest.raises(ConfigError) as caught:
         Mixture(config, some_vocabulary(), [small_model("lstm")], torch.ones(1, 2))
@@ -339,16 +339,16 @@ def test_em_finds_what_a_grid_finds(seed: int) -> None:
 
 def test_a_mixture_is_no_worse_than_its_best_part() -> None:
     answers_KN = some_answers(5, 400, seed=7)
-    answers_KN[2] += 1.5  # one far better than the rest
+    answers_KN[2] += 1.5  # far better than the others
     best = min(-float(row.astype(np.float64).mean()) for row in answers_KN)
     assert fit_weights(answers_KN).nats <= best + 1e-6
 
 
-def test_what_is_ruled_out_is_handled() -> None:
+def test_impossible_tokens_are_handled() -> None:
     answers_KN = some_answers(2, 60)
     answers_KN[0, :20] = -np.inf
     answers_KN[1, 20:30] = -np.inf
-    answers_KN[:, 30] = -np.inf  # nobody allows it: it must not stand in the way of the rest
+    answers_KN[:, 30] = -np.inf  # impossible in every component: it must not affect the others
     fitted = fit_weights(answers_KN)
     rest = fit_weights(np.delete(answers_KN, 30, 1))
     np.testing.assert_allclose(fitted.weights_ZK, rest.weights_ZK, atol=1e-12)

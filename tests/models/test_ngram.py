@@ -1,7 +1,4 @@
-"""The n-gram model: lines by themselves, its own mistakes, and the contract beyond the laws.
-
-Legend: B batch, T time, V vocabulary, L lines.
-"""
+"""The n-gram model: lines scored separately, stepping, depths and options."""
 
 from __future__ import annotations
 
@@ -37,13 +34,13 @@ def made(**options: Any) -> Ngram:
     return counted_model(some_vocabulary(eos=EOS), **options)
 
 
-# Lines by themselves
+# Lines
 
 
 @VARIANTS
 @settings(max_examples=15, deadline=None)
 @given(tokens=st.lists(st.integers(0, 12), max_size=60), ended=st.booleans())
-def test_lines_are_scored_each_by_itself(options: dict[str, Any], tokens: list[int], ended: bool) -> None:
+def test_lines_are_scored_separately(options: dict[str, Any], tokens: list[int], ended: bool) -> None:
     model = made(**options)
     stream = [*tokens, EOS] if ended else tokens
     lines: list[list[int]] = [[]]
@@ -104,9 +101,9 @@ def test_a_state_is_not_changed_by_using_it() -> None:
     assert torch.equal(first, again)
 
 
-def test_depths_say_how_much_context_was_known() -> None:
-    """By a second route: the longest context whose words came one after the other in the training text."""
-    text = np.random.default_rng(0).integers(0, 13, (400, 2)).min(1)  # what counted_model counts
+def test_depths_are_the_longest_known_contexts() -> None:
+    """By a second route: the longest context that occurs in the training text."""
+    text = np.random.default_rng(0).integers(0, 13, (400, 2)).min(1)  # the text of counted_model
     model, probe = made(order=4, across_lines=True), [1, 2, 3, 12, 12, 0, 1, 1, 1]
     seen = {tuple(window) for n in (1, 2, 3) for window in np.lib.stride_tricks.sliding_window_view([EOS, *text], n)}
     want = []
@@ -123,13 +120,13 @@ def test_depths_say_how_much_context_was_known() -> None:
     assert found == want
 
 
-def test_its_size_is_told_in_probabilities_and_weights() -> None:
+def test_its_size_is_probabilities_and_backoff_weights() -> None:
     model = made(order=3)
     sizes = model.table.sizes
     assert model.parameter_count == sum(sizes) + sum(sizes[:-1])
 
 
-# What can be chosen
+# Options
 
 
 @pytest.mark.parametrize(
@@ -169,12 +166,12 @@ def test_its_size_is_told_in_probabilities_and_weights() -> None:
     ],
     ids=str,
 )
-def test_wrong_options_have_their_sentences(options: dict[str, Any], sentence: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(NgramConfig, options, "model")
     assert str(caught.value) == sentence
 
 
-def test_pruning_nothing_goes_with_every_smoothing() -> None:
+def test_pruning_nothing_is_allowed_with_every_smoothing() -> None:
     for smoothing in ("katz", "additive"):
         assert parse(NgramConfig, {"prune": [0, 0], "smoothing": smoothing}).prune == (0, 0)

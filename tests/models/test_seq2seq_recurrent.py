@@ -1,7 +1,4 @@
-"""The recurrent translators against their formulas, written for one row and one position at a time.
-
-Legend: B batch, T time, S source time, V vocabulary, H hidden width, K kept rows.
-"""
+"""The recurrent translators against their formulas, written for one row and one position at a time."""
 
 from __future__ import annotations
 
@@ -138,7 +135,7 @@ def score(attend: Any, kind: str, h: Tensor, e: Tensor) -> Tensor:
 
 
 def naive_attention(model: Any, source: list[int], target: list[int]) -> tuple[Tensor, Tensor]:
-    """log p of each target token, T, and where the decoder looked before each, TS."""
+    """log p of each target token, T, and the attention weights for each, TS."""
     c, attend = model.config, model.attend
     encoded, states = encode(model, source)
     combine = torch.cat([attend.project_context.weight, attend.project_query.weight], 1)
@@ -162,7 +159,7 @@ def naive_attention(model: Any, source: list[int], target: list[int]) -> tuple[T
 
 
 def same_gradients(model: Any, ours: Tensor, theirs: Tensor) -> None:
-    """Two ways to one row of numbers move every parameter alike."""
+    """Two computations of one row of numbers have the same gradients."""
     slope = torch.linspace(-1, 2, ours.numel(), dtype=torch.float64).view(ours.shape)
     parameters = list(model.parameters())
     torch.testing.assert_close(*(torch.autograd.grad((way * slope).sum(), parameters) for way in (ours, theirs)))
@@ -237,7 +234,7 @@ def test_steps_and_prefixes_of_any_length_equal_one_pass(name: str, options: dic
     [[[0, 0, 1, 1, 2, 2], [1, 1, 2, 3, 5, 4], [2, 3]], [[2, 0, 0, 1], [3, 3, 0], [0, 2, 1]], [[1, 2, 0, 1, 2, 0], [0]]],
 )
 @torch.no_grad()
-def test_chosen_rows_go_on_as_their_own_prefixes(name: str, options: dict, picks: list[list[int]]) -> None:
+def test_selected_rows_continue_their_prefixes(name: str, options: dict, picks: list[list[int]]) -> None:
     model = made(name, **options)
     source, _ = some_pairs()
     state, origin_K, read_KT = model.start(source), torch.arange(3), torch.zeros(3, 0, dtype=torch.long)
@@ -289,7 +286,7 @@ def test_a_reversed_source_is_the_source_reversed() -> None:
 
 
 @each
-def test_dropout_acts_in_training_alone(name: str, options: dict) -> None:
+def test_dropout_acts_only_in_training(name: str, options: dict) -> None:
     model = made(name, dropout=0.5, hidden=64, **options)
     source, tokens_BT = some_pairs()
     state = model.begin(source, stepping=False)
@@ -299,7 +296,7 @@ def test_dropout_acts_in_training_alone(name: str, options: dict) -> None:
     model.train()
     features_BTH, after = model.read(state, tokens_BT)
     assert 0.4 < float((features_BTH == 0).double().mean()) < 0.6
-    if getattr(after, "fed_BU", None) is not None:  # the vector that is fed is the one that is given out
+    if getattr(after, "fed_BU", None) is not None:  # the vector that is fed is the output
         assert torch.equal(after.fed_BU, features_BTH[:, -1])
 
 
@@ -312,7 +309,7 @@ def test_dropout_between_layers_and_on_embeddings() -> None:
     assert not torch.allclose(model.begin(source, stepping=False).memory.keys_ASX, first)
     gates_BG, state = torch.randn(3, 256, dtype=torch.float64), model.decoder.start(3)
     layers = [model.decoder.advance(gates_BG.clone(), state)[1] for _ in range(2)]
-    assert torch.equal(layers[0][0][0], layers[1][0][0])  # what the first layer gets is dropped before
+    assert torch.equal(layers[0][0][0], layers[1][0][0])  # inputs of the first layer are dropped before
     assert not torch.allclose(layers[0][1][0], layers[1][1][0])
 
 

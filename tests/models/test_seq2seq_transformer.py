@@ -1,7 +1,4 @@
-"""The Transformer with a source against its formulas written out in numpy, and against Marian with the same weights.
-
-Legend: B batch, T time, S source time, V vocabulary, D width, E width of a head.
-"""
+"""The Transformer with a source against its formulas written out in numpy, and against Marian with the same weights."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class Naive:
 
     def __init__(self, model: Any) -> None:
         self.w, self.c = weights(model), model.config
-        self.looked: Rows = []  # the weights over the source in the last layer, averaged over the heads, TS
+        self.weights: Rows = []  # the weights over the source in the last layer, averaged over the heads, TS
 
     def linear(self, name: str, row: Array) -> Array:
         return self.w[f"{name}.weight"] @ row + self.w.get(f"{name}.bias", 0.0)
@@ -53,7 +50,7 @@ class Naive:
         return row
 
     def mix(self, query: Array, keys: Rows, values: Rows) -> tuple[Array, Array]:
-        """One position's attention to others, rows of HE each -> what comes of it, D, and its weights by head."""
+        """Attention of one position to others, rows of HE each -> its output, D, and its weights per head."""
         mixed, looked = [], []
         for h in range(self.c.heads):
             scores = np.array([query[h] @ key[h] for key in keys]) / math.sqrt(len(query[h]))
@@ -81,7 +78,7 @@ class Naive:
         pairs = [self.split(f"{name}.project_memory", row, 2) for row in encoded]
         keys, values = [key for key, _ in pairs], [value for _, value in pairs]
         found = [self.mix(self.split(f"{name}.project_query", row, 1)[0], keys, values) for row in rows]
-        self.looked = [looked.mean(0) for _, looked in found]
+        self.weights = [weights.mean(0) for _, weights in found]
         return [self.linear(f"{name}.project_source", mixed) for mixed, _ in found]
 
     def feed(self, name: str, rows: Rows) -> Rows:
@@ -93,7 +90,7 @@ class Naive:
         return [self.linear(f"{name}.narrow", inner(self.linear(f"{name}.widen", row))) for row in rows]
 
     def part(self, norm: str, stream: Rows, change: Callable[[Rows], Rows]) -> Rows:
-        """What a part of a block makes of the stream, with the norm before it or after the sum."""
+        """A part of a block applied to the stream, with the norm before it or after the sum."""
         if self.c.norm == "post":
             return [self.norm(norm, x + y) for x, y in zip(stream, change(stream), strict=True)]
         changed = change([self.norm(norm, x) for x in stream])
@@ -136,8 +133,8 @@ def assert_naive(**options: Any) -> None:
         torch.testing.assert_close(log_probs_BT[row], rows_TV.gather(1, tokens_BT[row, :, None])[:, 0], **near)
         stepped_3V = torch.stack([first_BV[row], then_BV[row], last_BV[row]])
         torch.testing.assert_close(stepped_3V, rows_TV[[3, 4, 6]], **near)
-        looked_TS = torch.from_numpy(np.array(naive.looked))
-        torch.testing.assert_close(looked_BTS[row, :, : len(given)], looked_TS, **near)
+        weights_TS = torch.from_numpy(np.array(naive.weights))
+        torch.testing.assert_close(looked_BTS[row, :, : len(given)], weights_TS, **near)
         assert not looked_BTS[row, :, len(given) :].any()
 
 
@@ -179,7 +176,7 @@ def marian(start: int = EOS, activation: str = "swish", seed: int = 1) -> Any:
     theirs = MarianMTModel(config).eval()
     with torch.no_grad():
         for parameter in theirs.model.parameters():
-            if parameter.requires_grad:  # the positions are as they are
+            if parameter.requires_grad:  # positions are not trained
                 parameter.add_(torch.randn_like(parameter) * (0.6 if parameter.dim() == 2 else 0.1))
         theirs.final_logits_bias.copy_(torch.randn(1, V) * 0.3)
         theirs.final_logits_bias[0, EOS] = 1.0
@@ -202,7 +199,7 @@ def loaded(theirs: Any) -> Any:
 
 
 def streams(model: Any, batch: Batch) -> dict[str, list[Tensor]]:
-    """What comes out of each block of each side when a batch is read, ND, and the features, BTD."""
+    """The output of each block of each side for a batch, ND, and the features, BTD."""
     found: dict[str, list[Tensor]] = {"encoder": [], "decoder": []}
     hooks = [
         block.register_forward_hook(lambda _block, _given, out, side=side: found[side].append(out[0]))
@@ -220,7 +217,7 @@ def streams(model: Any, batch: Batch) -> dict[str, list[Tensor]]:
 def test_every_layer_is_that_of_marian_with_its_weights(start: int, activation: str) -> None:
     theirs = marian(start, activation)
     model, source, tokens_BT = loaded(theirs), some_source([10, 8, 3, 0], size=V), some_tokens(4, 20)
-    tokens_BT = tokens_BT.masked_fill(tokens_BT == EOS, 1)  # inside a text there is none
+    tokens_BT = tokens_BT.masked_fill(tokens_BT == EOS, 1)  # none inside a text
     started_BT = torch.cat([torch.full((4, 1), start), tokens_BT[:, :-1]], 1)
     expected = theirs(
         input_ids=source.tokens_BS,
@@ -246,7 +243,7 @@ def test_every_layer_is_that_of_marian_with_its_weights(start: int, activation: 
 
 
 def their_texts(theirs: Any, source: Source, **search: Any) -> tuple[list[list[int]], list[float]]:
-    """What transformers' generate writes, each text up to its eos, and the scores of a beam."""
+    """The texts that transformers generates, each up to its eos, and the scores of a beam."""
     theirs.generation_config.bos_token_id = None
     found = theirs.generate(
         input_ids=source.tokens_BS, attention_mask=source.mask_BS.long(), do_sample=False,
@@ -278,13 +275,13 @@ def test_texts_are_those_of_marian(beams: int, wanted: int, start: int) -> None:
         assert [hypothesis.tokens for hypothesis in flat] == texts
         assert beams == 1 or [hypothesis.score for hypothesis in flat] == pytest.approx(scores, abs=1e-5)
         lengths |= set(map(len, texts))
-    assert len(lengths) > (1 if wanted == 1 else 2)  # the texts end in many ways
+    assert len(lengths) > (1 if wanted == 1 else 2)  # texts of different lengths
 
 
-# Mistakes
+# Errors
 
 
-def test_a_source_or_target_beyond_the_context_has_its_sentence() -> None:
+def test_a_source_or_target_beyond_the_context_is_refused() -> None:
     model = small_translator("seq2seq-transformer", context=6)
     sentence = (
         "got 7 tokens, but the model reads at most model.context = 6; shorten the line or train with a larger context"
@@ -312,13 +309,13 @@ def test_a_source_or_target_beyond_the_context_has_its_sentence() -> None:
         ),
     ],
 )
-def test_marian_models_of_other_kinds_have_their_sentence(changed: dict[str, Any], sentence: str) -> None:
+def test_marian_models_of_other_kinds_are_refused(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         marian_options(marian().config.to_dict() | changed)
     assert str(caught.value) == sentence
 
 
-def test_weights_that_do_not_fit_have_their_sentence() -> None:
+def test_weights_that_do_not_fit_are_refused() -> None:
     model, tensors = loaded(marian()), marian().state_dict()
     cases: list[tuple[dict[str, Tensor], int, str]] = [
         (

@@ -1,7 +1,4 @@
-"""T5 against the T5 of transformers with the same weights, and what is its own: sentinels, and learning from gaps.
-
-Legend: B batch, T time, S source time, V vocabulary with sentinels, D width.
-"""
+"""T5 against the T5 of transformers with the same weights, sentinels, and span corruption."""
 
 from __future__ import annotations
 
@@ -89,7 +86,7 @@ def t5_like(model: Any) -> Any:
         relative_attention_num_buckets=c.buckets,
         relative_attention_max_distance=c.distance,
         feed_forward_proj=("gated-" if c.gated else "") + {"relu": "relu", "gelu-tanh": "gelu_new"}[c.activation],
-        tie_word_embeddings=c.tied,  # which only says whether what the decoder gives is scaled
+        tie_word_embeddings=c.tied,  # it only decides whether the decoder output is scaled
         pad_token_id=EOS,
         eos_token_id=EOS,
         decoder_start_token_id=EOS,
@@ -201,7 +198,7 @@ def test_steps_and_prefills_are_those_of_t5(options: dict[str, Any]) -> None:
 def test_greedy_texts_are_those_of_t5(options: dict[str, Any]) -> None:
     source, words = some_source(), set()
     for seed in range(3):
-        model, theirs = both(**options, seed=seed, by=0.5)  # stirred well, or it writes one word again and again
+        model, theirs = both(**options, seed=seed, by=0.5)  # large changes, or it repeats one word
         written_BT = their_texts(theirs, source)
         for row in range(3):
             one = Source(source.tokens_BS[row : row + 1], source.mask_BS[row : row + 1])
@@ -215,7 +212,7 @@ def test_greedy_texts_are_those_of_t5(options: dict[str, Any]) -> None:
 
 
 def their_texts(theirs: Any, source: Source) -> Tensor:
-    """What transformers writes, after the first token, padded with eos, BT."""
+    """The tokens that transformers generates, after the first, padded with eos, BT."""
     theirs.generation_config.bos_token_id = None
     written_BT: Tensor = theirs.generate(
         input_ids=source.tokens_BS,
@@ -284,7 +281,7 @@ def test_words_and_sentinels_together_have_probability_one(output: str) -> None:
 # Sentinels
 
 
-def test_sentinels_stand_behind_the_vocabulary_but_not_in_its_counts() -> None:
+def test_sentinels_follow_the_vocabulary_and_are_not_counted() -> None:
     vocabulary = some_vocabulary(WORDS, EOS)
     model = fresh_t5(vocabulary=vocabulary)
     assert model.sentinels == range(WORDS, V)
@@ -293,7 +290,7 @@ def test_sentinels_stand_behind_the_vocabulary_but_not_in_its_counts() -> None:
 
 
 @torch.no_grad()
-def test_weights_come_back_as_they_were_saved() -> None:
+def test_loaded_weights_are_the_saved_ones() -> None:
     saved, other = stirred_t5(), fresh_t5(seed=1)
     load_weights(other, weights_of(saved))
     source, tokens_BT = some_source(), some_tokens(3, 9, size=V)
@@ -312,7 +309,7 @@ def test_the_same_seed_gives_the_same_model() -> None:
 
 
 def test_spans_are_learned() -> None:
-    """Of a text that counts in a circle every gap can be told from what stands around it."""
+    """In a text that counts in a circle every gap follows from its surroundings."""
     words, length = 10, 24
     text = np.arange(4000) % words + 1
     vocabulary = Vocabulary(words + 1, EOS, np.bincount(text, minlength=words + 1))
@@ -347,17 +344,17 @@ def test_the_loss_of_spans_is_the_likelihood() -> None:
     assert float(spans.total) == pytest.approx(-float(model.log_probs(tokens_BT, batch.source).sum()), rel=1e-5)
 
 
-# Mistakes
+# Errors
 
 
-def test_two_vocabularies_have_their_sentence() -> None:
+def test_two_vocabularies_are_refused() -> None:
     one = some_vocabulary(WORDS, EOS)
     with pytest.raises(ConfigError) as caught:
         fresh_t5(vocabulary=Vocabulary(one.size, one.eos, one.counts_V, source=one))
     assert str(caught.value) == ("t5 has one vocabulary for source and target, but got two; use a joint tokenizer")
 
 
-def test_heads_that_do_not_divide_the_width_have_their_sentence_unless_their_width_is_given() -> None:
+def test_heads_must_divide_the_width_unless_their_width_is_given() -> None:
     with pytest.raises(ConfigError) as caught:
         fresh_t5(heads=3)
     assert str(caught.value) == (
@@ -366,7 +363,7 @@ def test_heads_that_do_not_divide_the_width_have_their_sentence_unless_their_wid
     assert fresh_t5(heads=3, head_width=5).decoder.blocks[0].project_out.weight.shape == (8, 15)
 
 
-def test_a_source_beyond_the_context_has_its_sentence() -> None:
+def test_a_source_beyond_the_context_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         fresh_t5().start(some_source(1, 25))
     assert str(caught.value) == (

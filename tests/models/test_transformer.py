@@ -1,7 +1,4 @@
-"""The transformer against its formulas written out in numpy, and against GPT-2 with the same weights.
-
-Legend: B batch, T time, V vocabulary, D width, E width of a head.
-"""
+"""The transformer against its formulas written out in numpy, and against GPT-2 with the same weights."""
 
 from __future__ import annotations
 
@@ -148,7 +145,7 @@ def test_the_sinusoidal_table_is_the_published_formula() -> None:
             assert float(table_CD[place, i]) == pytest.approx(expected, abs=1e-5)
 
 
-def test_rotary_scores_depend_on_the_distance_alone() -> None:
+def test_rotary_scores_depend_only_on_the_distance() -> None:
     rotary, (query_E, key_E) = Rotary(40, 6), torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
 
     def score(query_at: int, key_at: int) -> float:
@@ -225,7 +222,7 @@ def test_it_is_gpt_2_with_the_weights_of_gpt_2() -> None:
     assert ours == written[5:]
 
 
-def test_heads_that_do_not_divide_the_width_have_their_sentence() -> None:
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         small_model("transformer", vocabulary=some_vocabulary(), heads=3)
     assert str(caught.value) == (
@@ -233,7 +230,7 @@ def test_heads_that_do_not_divide_the_width_have_their_sentence() -> None:
     )
 
 
-def test_rotary_heads_of_odd_width_have_their_sentence() -> None:
+def test_rotary_heads_of_odd_width_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         small_model("transformer", embedding=6, heads=2)
     assert str(caught.value) == (

@@ -1,4 +1,4 @@
-"""The model word2vec: its options, its file, and what it refuses."""
+"""The model word2vec: its options, its file and its errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def some_model() -> Word2Vec:
     )
 
 
-def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
+def test_a_loaded_model_is_the_saved_one(tmp_path: Path) -> None:
     model = some_model()
     model.save(tmp_path / "model.safetensors")
     again = Word2Vec.load(model.config, tmp_path / "model.safetensors")
@@ -57,13 +57,13 @@ def test_defaults_are_those_of_gensim() -> None:
     assert ours.shrink_windows == bool(theirs.shrink_windows)
 
 
-def test_the_plan_says_what_the_options_say() -> None:
+def test_the_plan_follows_the_options() -> None:
     plan = Word2VecConfig(sg=1, hs=1, negative=0, window=7, cbow_mean=0, shrink_windows=False).plan(seed=3)
     assert plan.options == SweepOptions(True, True, 0, 7, False, False)
     assert (plan.sample, plan.exponent, plan.seed) == (1e-3, 0.75, 3)
 
 
-def test_nothing_to_learn_by_is_refused() -> None:
+def test_a_training_without_an_objective_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(Word2VecConfig, {"negative": 0}, "model")
     assert str(caught.value) == (
@@ -72,7 +72,7 @@ def test_nothing_to_learn_by_is_refused() -> None:
     assert parse(Word2VecConfig, {"negative": 5, "hs": 1}, "model").hs == 1  # both are allowed
 
 
-def test_a_rate_that_would_rise_is_refused() -> None:
+def test_a_rising_learning_rate_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(Word2VecConfig, {"alpha": 0.01, "min_alpha": 0.02}, "model")
     assert str(caught.value) == (

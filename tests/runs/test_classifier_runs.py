@@ -27,7 +27,7 @@ QUICK = {"training": {"lr": 0.01, "batch_size": 16, "threads": 1}, "model": {"em
 
 
 def texts(count: int, seed: int) -> list[tuple[str, str]]:
-    """Texts whose label is that of one word among others."""
+    """Texts whose label depends on one of their words."""
     draw = random.Random(seed)
     made = []
     for _ in range(count):
@@ -78,14 +78,14 @@ def test_a_separable_task_is_learned(run: ClassifierRun, desk: Path) -> None:
     assert run.labels == ("neg", "pos")
 
 
-def test_what_is_measured_is_what_is_told(run: ClassifierRun, desk: Path) -> None:
+def test_measures_agree_with_the_predictions(run: ClassifierRun, desk: Path) -> None:
     rows = texts(80, 3)
-    told = [best[0] for best in run.classify(text for _, text in rows)]
-    right = sum(one.label == label for one, (label, _) in zip(told, rows, strict=True))
+    predicted = [best[0] for best in run.classify(text for _, text in rows)]
+    right = sum(one.label == label for one, (label, _) in zip(predicted, rows, strict=True))
     assert right / 80 == run.evaluate(desk / "test.tsv").accuracy
 
 
-def test_order_is_kept_and_company_changes_nothing(run: ClassifierRun) -> None:
+def test_order_is_kept_and_other_texts_change_nothing(run: ClassifierRun) -> None:
     given = [text for _, text in texts(150, 4)]
     together = [best[0] for best in run.classify(given)]
     for number in (0, 7, 8, 100, 149):
@@ -95,9 +95,9 @@ def test_order_is_kept_and_company_changes_nothing(run: ClassifierRun) -> None:
 
 
 def test_all_labels_sum_to_one_the_best_first(run: ClassifierRun) -> None:
-    (told,) = run.classify(["the film was great\nand nice"], top=9)
-    assert [one.label for one in told] == ["pos", "neg"]
-    assert sum(one.probability for one in told) == pytest.approx(1)
+    (predicted,) = run.classify(["the film was great\nand nice"], top=9)
+    assert [one.label for one in predicted] == ["pos", "neg"]
+    assert sum(one.probability for one in predicted) == pytest.approx(1)
 
 
 def test_answers_come_while_texts_are_still_read(run: ClassifierRun) -> None:
@@ -114,7 +114,7 @@ def test_answers_come_while_texts_are_still_read(run: ClassifierRun) -> None:
 
 
 def test_patience_ends_a_training_early(desk: Path, tmp_path: Path) -> None:
-    """Labels by chance: nothing is to be learned of them, so validation soon gets no better."""
+    """Random labels: nothing can be learned, so validation soon stops improving."""
     draw = random.Random(5)
     noise = [(draw.choice(["pos", "neg"]), text) for _, text in texts(120, 5)]
     made = train(tsv(tmp_path / "noise.tsv", noise), epochs=40, out=tmp_path / "run")
@@ -124,7 +124,7 @@ def test_patience_ends_a_training_early(desk: Path, tmp_path: Path) -> None:
     assert made.result["best_step"] < made.result["steps"]
 
 
-def test_a_stopped_training_goes_on_exactly(desk: Path, tmp_path: Path) -> None:
+def test_a_stopped_training_resumes_exactly(desk: Path, tmp_path: Path) -> None:
     settings = {**QUICK, "training": {**QUICK["training"], "log_steps": 1}}
     options = {"valid": desk / "valid.tsv", "encoder": "lstm", "steps": 12, "settings": settings}
     stopped = []
@@ -144,18 +144,18 @@ def test_a_stopped_training_goes_on_exactly(desk: Path, tmp_path: Path) -> None:
 
 
 def test_pairs(tmp_path: Path) -> None:
-    """Which of two texts speaks of x: a bag of vectors can tell only since it is told which text a word is of."""
+    """Which of two texts contains x: a bag of vectors can learn it only from the vector that marks the second text."""
     draw, rows = random.Random(6), []
     for _ in range(400):
         first = draw.choice(["first", "second"])
-        told = [f"it is {name} {draw.choice(OTHERS)}" for name in ("xy" if first == "first" else "yx")]
-        rows.append((first, *told))
+        texts = [f"it is {name} {draw.choice(OTHERS)}" for name in ("xy" if first == "first" else "yx")]
+        rows.append((first, *texts))
     path = tsv(tmp_path / "pairs.tsv", rows)
     settings = {**QUICK, "training": {**QUICK["training"], "patience": 0}}
     made = train(path, epochs=15, out=tmp_path / "run", settings=settings)
     assert made.evaluate(path).accuracy == 1.0
-    told = [best[0].label for best in made.classify([("it is x so", "it is y"), ("it is y", "it is x so")])]
-    assert told == ["first", "second"]
+    predicted = [best[0].label for best in made.classify([("it is x so", "it is y"), ("it is y", "it is x so")])]
+    assert predicted == ["first", "second"]
     with pytest.raises(DataError) as caught:
         next(made.classify(["it is x"]))
     assert str(caught.value) == (
@@ -180,8 +180,8 @@ def test_several_labels(tmp_path: Path) -> None:
     assert made.config.model.options["multi_label"] is True
     assert measured.accuracy > 0.97
     assert measured.confusion is None
-    (told,) = made.classify(["rain and cats"], top=3)
-    assert {one.label: one.probability > 0.5 for one in told} == {"cats": True, "dogs": False, "rain": True}
+    (predicted,) = made.classify(["rain and cats"], top=3)
+    assert {one.label: one.probability > 0.5 for one in predicted} == {"cats": True, "dogs": False, "rain": True}
 
 
 def test_held_out_texts_are_drawn_from_everywhere(desk: Path, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_held_out_texts_are_drawn_from_everywhere(desk: Path, tmp_path: Path) ->
     assert min(one.examples for one in measured.labels.values()) > 0
 
 
-def test_long_texts_are_cut_aloud(desk: Path, tmp_path: Path) -> None:
+def test_long_texts_are_cut_with_a_note(desk: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     listener = TrainingListener(note=notes.append)
     made = train(desk / "train.tsv", encoder="bert", positions=6, steps=2, out=tmp_path / "run", listener=listener)
@@ -268,13 +268,13 @@ def test_classify_prints_labels(run: ClassifierRun, desk: Path) -> None:
     assert result.err.splitlines()[-1].startswith("3 lines, ")
 
 
-def test_classify_for_machines_and_the_top(run: ClassifierRun, desk: Path, tmp_path: Path) -> None:
+def test_classify_prints_json_and_the_top_labels(run: ClassifierRun, desk: Path, tmp_path: Path) -> None:
     file = tmp_path / "in.txt"
     file.write_text("a great film\n", encoding="utf-8")
-    told = json.loads(chainrule("classify", desk / "run", file, "--json").out)
-    assert told["label"] == "pos"
-    assert set(told["probabilities"]) == {"neg", "pos"}
-    assert sum(told["probabilities"].values()) == pytest.approx(1)
+    predicted = json.loads(chainrule("classify", desk / "run", file, "--json").out)
+    assert predicted["label"] == "pos"
+    assert set(predicted["probabilities"]) == {"neg", "pos"}
+    assert sum(predicted["probabilities"].values()) == pytest.approx(1)
     top = chainrule("classify", desk / "run", file, "--top", 2).out.split()
     assert top[::2] == ["pos", "neg"]
 
@@ -287,7 +287,7 @@ def test_eval_prints_the_report(run: ClassifierRun, desk: Path) -> None:
 
 
 def test_a_pretrained_run_reads_the_text(desk: Path, tmp_path: Path) -> None:
-    """A frozen elmo: its weights come over and stay, the mix of its layers is learned, its tokeniser is used."""
+    """A frozen elmo: its weights are copied and stay, the mix of its layers is learned, its tokeniser is used."""
     plain = tmp_path / "plain.txt"
     plain.write_text("".join(text + "\n" for _, text in texts(200, 9)), encoding="utf-8")
     small = {"model": {"embedding": 8, "hidden": 8, "layers": 1}, "tokenizer": {"kind": "word", "min_count": 1}}

@@ -1,4 +1,4 @@
-"""bert from the command line to its answers: trained, resumed, measured, asked for hidden words."""
+"""Runs of bert: trained, resumed, measured, and used to fill in masked words."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def test_it_learns(trained: MaskedRun) -> None:
-    """Lines repeat a pair of letters, so that a hidden one can be told from those on either side."""
+    """Lines repeat a pair of letters, so a masked letter follows from those on either side."""
     counts = Counter(pairs_text(400).replace("\n", ""))
     whole = sum(counts.values())
     unigram = -sum(n / whole * math.log(n / whole) for n in counts.values())
@@ -91,8 +91,8 @@ class StopError(Exception):
     """Ends a training at some moment."""
 
 
-def test_a_training_that_is_broken_off_ends_as_if_unbroken(text: Path, tmp_path: Path) -> None:
-    """Words are hidden by the number of the batch, so what is hidden after the break is what would have been."""
+def test_an_interrupted_training_ends_like_an_uninterrupted_one(text: Path, tmp_path: Path) -> None:
+    """Masks depend on the number of the batch, so they are the same after the interruption."""
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     often = {"save_seconds": 1e-6}
 
@@ -113,7 +113,7 @@ def test_a_training_that_is_broken_off_ends_as_if_unbroken(text: Path, tmp_path:
     assert metrics(unbroken) == metrics(broken)
 
 
-def test_what_is_open_is_chosen(text: Path, tmp_path: Path) -> None:
+def test_open_options_are_chosen(text: Path, tmp_path: Path) -> None:
     run = train(text, model="bert", tokenizer="char", steps=1, out=tmp_path / "run")
     config = run.config
     assert config.model.options == {"width": 128, "positions": 128, "dropout": 0.0}
@@ -125,7 +125,7 @@ def test_what_is_open_is_chosen(text: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "first", "length"), [("roberta", None, 13), ("roberta", 4, 12), ("bert", 4, 15)])
-def test_a_text_gets_the_places_that_are_free(
+def test_the_text_takes_the_positions_that_are_free(
     kind: str, first: int | None, length: int, text: Path, tmp_path: Path
 ) -> None:
     model = {"kind": kind, "first": first, "pad": 2}
@@ -147,7 +147,7 @@ def _alone() -> Any:
     return Processes()
 
 
-def test_whole_words_are_hidden_in_training_and_in_measuring(text: Path, tmp_path: Path) -> None:
+def test_whole_words_are_masked_in_training_and_evaluation(text: Path, tmp_path: Path) -> None:
     run = fitted(text, tmp_path / "run", 1, objective={"whole_word": True, "rate": 0.3})
     corpus = task_of(run.config).open(run.config, run.folder, Listener())
     batch, _ = corpus.batches(run.config, _alone()).batch(0)
@@ -171,7 +171,7 @@ def test_other_models_and_objectives_are_refused(text: Path, tmp_path: Path) -> 
 # Filling
 
 
-def test_hidden_letters_are_told_from_both_sides(trained: MaskedRun) -> None:
+def test_masked_letters_are_predicted_from_both_sides(trained: MaskedRun) -> None:
     filled = trained.fill("ababab[MASK]babab")
     assert (len(filled), filled[0].word, len(filled[0].guesses)) == (1, "a", 5)
     probabilities = [guess.probability for guess in filled[0].guesses]
@@ -181,8 +181,8 @@ def test_hidden_letters_are_told_from_both_sides(trained: MaskedRun) -> None:
 
 
 @torch.no_grad()
-def test_filling_is_the_model_on_the_line_between_two_ends(trained: MaskedRun) -> None:
-    """Each of several masks gets its own words, while the others stay hidden."""
+def test_filling_is_the_model_on_the_line_between_two_eos(trained: MaskedRun) -> None:
+    """Each of several masks gets its own words, while the others stay masked."""
     eos, mask = trained.tokenizer.eos, trained.model.mask
     ids = {letter: trained.tokenizer.encode(letter)[0] for letter in "abcd"}
     row_1S = torch.tensor([[eos, ids["a"], mask, ids["c"], mask, eos]])
@@ -212,7 +212,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "pl
 
 @pytest.fixture
 def with_own_mask(tmp_path: Path) -> MaskedRun:
-    """A run as an import makes it: the tokeniser knows [CLS], [SEP] and [MASK], and no training is told of."""
+    """A run as an import makes it: the tokeniser knows [CLS], [SEP] and [MASK], and there was no training here."""
     ids = {piece: number for number, piece in enumerate(PIECES)}
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
@@ -230,7 +230,7 @@ def with_own_mask(tmp_path: Path) -> MaskedRun:
 
 
 @torch.no_grad()
-def test_a_tokeniser_with_a_mask_of_its_own_reads_a_text_as_it_was_trained_to(with_own_mask: MaskedRun) -> None:
+def test_a_tokeniser_with_a_mask_token_reads_a_text_as_in_training(with_own_mask: MaskedRun) -> None:
     run = with_own_mask
     pieces = ["[CLS]", "the", "[MASK]", "and", "dog", "[MASK]", "play", "##ing", "[SEP]"]
     row_1S = torch.tensor([[PIECES.index(piece) for piece in pieces]])
@@ -243,7 +243,7 @@ def test_a_tokeniser_with_a_mask_of_its_own_reads_a_text_as_it_was_trained_to(wi
         run.fill("the " * 10 + "[MASK]")
 
 
-def test_a_run_without_a_training_is_measured_in_windows_of_its_own(with_own_mask: MaskedRun, tmp_path: Path) -> None:
+def test_a_run_without_a_training_is_measured_in_windows_of_the_model(with_own_mask: MaskedRun, tmp_path: Path) -> None:
     path = tmp_path / "test.txt"
     path.write_text("the cats playing and the dog\nthe dogs and the cat playing\n" * 3)
     run = with_own_mask
@@ -255,7 +255,7 @@ def test_a_run_without_a_training_is_measured_in_windows_of_its_own(with_own_mas
 
 
 @pytest.mark.parametrize(
-    ("text_given", "top", "error", "sentence"),
+    ("text_given", "top", "error", "message"),
     [
         ("abab", 5, DataError, "the text has no [MASK]; write it in place of a word, for example: the [MASK] sat"),
         (
@@ -267,15 +267,15 @@ def test_a_run_without_a_training_is_measured_in_windows_of_its_own(with_own_mas
         ("[MASK]", 0, ConfigError, "top is 0; ask for at least 1 word"),
     ],
 )
-def test_what_cannot_be_filled_has_its_sentence(
-    trained: MaskedRun, text_given: str, top: int, error: type[ChainruleError], sentence: str
+def test_texts_that_cannot_be_filled_are_refused(
+    trained: MaskedRun, text_given: str, top: int, error: type[ChainruleError], message: str
 ) -> None:
     with pytest.raises(error) as caught:
         trained.fill(text_given, top)
-    assert str(caught.value) == sentence
+    assert str(caught.value) == message
 
 
-def test_a_run_that_tells_no_hidden_words_is_refused(text: Path, tmp_path: Path) -> None:
+def test_a_run_that_predicts_no_masked_words_is_refused(text: Path, tmp_path: Path) -> None:
     train(text, model="ngram", tokenizer="char", out=tmp_path / "ngram")
     with pytest.raises(MissingVerbError) as caught:
         load_for("fill", MaskedRun, tmp_path / "ngram")
@@ -323,17 +323,17 @@ def test_a_loaded_run_measures_the_same(trained: MaskedRun, text: Path) -> None:
     assert 1 < trained.evaluate(text, most=30).pseudo_perplexity < 3
 
 
-def test_eval_prints_what_is_pseudo_as_such(
+def test_eval_labels_pseudo_figures(
     trained: MaskedRun, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
         "chainrule.runs.masked.MaskedRun.evaluate.__kwdefaults__", {"most": 20, "field": None, "progress": None}
     )
     command(monkeypatch, "eval", trained.folder.path, text, "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert told["pseudo_perplexity"] == pytest.approx(math.exp(told["pseudo_cross_entropy"]))
-    assert "perplexity" not in told
-    assert "bits_per_byte" not in told
+    printed_json = json.loads(capsys.readouterr().out)
+    assert printed_json["pseudo_perplexity"] == pytest.approx(math.exp(printed_json["pseudo_cross_entropy"]))
+    assert "perplexity" not in printed_json
+    assert "bits_per_byte" not in printed_json
     command(monkeypatch, "eval", trained.folder.path, text)
     printed = capsys.readouterr()
     assert "pseudo perplexity" in printed.out
@@ -341,13 +341,13 @@ def test_eval_prints_what_is_pseudo_as_such(
 
 
 @pytest.mark.parametrize("verb", ["generate", "stream", "score", "compress", "generation_speed"])
-def test_what_it_does_not_do_is_refused_in_a_sentence(trained: MaskedRun, verb: str) -> None:
+def test_missing_verbs_are_refused(trained: MaskedRun, verb: str) -> None:
     message = rf"^{re.escape(trained.name)} has no {verb};.* this run has fill, eval, info, embed, neighbours$"
     with pytest.raises(MissingVerbError, match=message):
         getattr(trained, verb)
 
 
-def test_the_recipe_is_of_a_bert_that_fits_its_text() -> None:
+def test_the_recipe_fits_its_model() -> None:
     recipe = read_toml(Path(__file__).parents[2] / "recipes" / "tang-bert.toml")
     assert recipe["model"]["name"] == "bert"
     assert recipe["training"]["length"] <= recipe["model"]["positions"]

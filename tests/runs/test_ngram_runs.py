@@ -1,4 +1,4 @@
-"""N-gram models as runs: counted from text, kept in a folder, measured, scored, compressed with, and told when not."""
+"""Runs of n-gram models: counted, saved, evaluated, scored and compressed with, and their error messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHINESE = "床前明月光疑是地上霜\n举头望明月低头思故乡\n" * 2
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some English, three ways, and some Chinese."""
+    """English as words, characters and bytes, and some Chinese."""
     folder = tmp_path_factory.mktemp("ngrams")
     lines = english_text().splitlines(keepends=True)
     (folder / "text.txt").write_text("".join(lines[:1500]))
@@ -50,13 +50,13 @@ def words(place: Path) -> cr.Run:
 
 @pytest.fixture(scope="module")
 def scores(place: Path) -> cr.Run:
-    """Stupid back-off, which gives scores and no probabilities."""
+    """Stupid back-off, which gives scores, not probabilities."""
     options: dict[str, Any] = {"smoothing": "stupid-backoff", "order": 3}
     return cr.train(place / "text.txt", model="ngram", tokenizer="word", out=place / "scores", **options)
 
 
-def told(call: Any, kind: type[ChainruleError]) -> str:
-    """The sentence of an error."""
+def message_of(call: Any, kind: type[ChainruleError]) -> str:
+    """The message of the error that a call raises."""
     with pytest.raises(kind) as caught:
         call()
     return str(caught.value)
@@ -65,7 +65,7 @@ def told(call: Any, kind: type[ChainruleError]) -> str:
 # The folder
 
 
-def test_a_run_is_a_folder_without_what_counting_has_no_use_for(words: cr.Run, place: Path) -> None:
+def test_the_folder_has_no_sections_of_gradient_training(words: cr.Run, place: Path) -> None:
     folder = words.folder.path
     names = {path.name for path in folder.iterdir()}
     assert names == {"config.toml", "tokenizer.json", "model.safetensors", "result.json", "signature", "training"}
@@ -84,7 +84,7 @@ def test_a_run_is_a_folder_without_what_counting_has_no_use_for(words: cr.Run, p
     }
 
 
-def test_the_result_says_what_was_counted(words: cr.Run, place: Path) -> None:
+def test_the_result_reports_the_counts(words: cr.Run, place: Path) -> None:
     result = json.loads((words.folder.path / "result.json").read_text())
     assert set(result) == {
         "steps",
@@ -105,18 +105,18 @@ def test_the_result_says_what_was_counted(words: cr.Run, place: Path) -> None:
     assert result["budget"] == {"minutes": None, "steps": None, "epochs": None}
 
 
-def test_the_same_command_again_finds_it_done(words: cr.Run, place: Path) -> None:
+def test_the_same_command_finds_a_finished_run(words: cr.Run, place: Path) -> None:
     before, notes = (words.folder.path / "model.safetensors").stat(), []
     options: dict[str, Any] = {"model": "ngram", "tokenizer": "word", "valid": place / "valid.txt"}
     again = cr.train(place / "text.txt", **options, minutes=1, memory="1M", out=place / "words", listener=note(notes))
     assert notes == [f"{place / 'words'} is already finished; choose another --out"]
     assert again.result == words.result
     assert (words.folder.path / "model.safetensors").stat().st_mtime_ns == before.st_mtime_ns
-    sentence = told(
+    message = message_of(
         lambda: cr.train(place / "text.txt", **options, order=4, out=place / "words"),
         ConfigError,
     )
-    assert sentence == (
+    assert message == (
         f"{place / 'words'} was made with other options (model.order was None, now 4); "
         "rerun the command it was made with to resume, or choose another --out"
     )
@@ -127,7 +127,7 @@ def note(notes: list[str]) -> TrainingListener:
 
 
 @pytest.mark.parametrize("kept", [(), ("result.json",)], ids=["killed while counting", "the model deleted"])
-def test_what_was_broken_off_is_finished_by_the_same_command(place: Path, tmp_path: Path, kept: tuple[str]) -> None:
+def test_an_interrupted_run_is_finished_by_the_same_command(place: Path, tmp_path: Path, kept: tuple[str]) -> None:
     def again() -> cr.Run:
         return cr.train(place / "pairs.txt", model="ngram", tokenizer="char", order=3, out=tmp_path / "run")
 
@@ -135,31 +135,31 @@ def test_what_was_broken_off_is_finished_by_the_same_command(place: Path, tmp_pa
     for name in {"model.safetensors", "result.json"} - set(kept):
         (tmp_path / "run" / name).unlink()
     run = cr.load(tmp_path / "run")
-    sentence = f"{tmp_path / 'run'} has no model yet; rerun the command that creates it"
-    assert told(lambda: run.model, RunError) == sentence
+    message = f"{tmp_path / 'run'} has no model yet; rerun the command that creates it"
+    assert message_of(lambda: run.model, RunError) == message
     assert again().result["ngrams"][0] == 12
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == whole
 
 
-def test_a_run_that_was_broken_off_wants_its_own_text(tmp_path: Path) -> None:
+def test_an_interrupted_run_needs_the_same_text(tmp_path: Path) -> None:
     text, out = tmp_path / "text.txt", tmp_path / "run"
     text.write_text(pairs_text(50))
     cr.train(text, model="ngram", tokenizer="char", out=out)
     (out / "result.json").unlink()
     text.write_text(pairs_text(50, seed=1))
-    assert told(lambda: cr.train(text, model="ngram", tokenizer="char", out=out), DataError) == (
+    assert message_of(lambda: cr.train(text, model="ngram", tokenizer="char", out=out), DataError) == (
         f"the training text has changed since {out} was begun; restore the old text to resume, or choose another --out"
     )
 
 
-def test_a_truncated_model_has_its_sentence_and_is_made_again(place: Path, tmp_path: Path) -> None:
+def test_a_truncated_model_is_an_error_and_is_estimated_again(place: Path, tmp_path: Path) -> None:
     def again() -> cr.Run:
         return cr.train(place / "pairs.txt", model="ngram", tokenizer="char", order=3, out=tmp_path / "run")
 
     path = again().folder.path / "model.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
-    assert told(lambda: again().model, RunError) == (
+    assert message_of(lambda: again().model, RunError) == (
         f"{path} is damaged; restore it, or delete it and rerun the same train command"
     )
     path.unlink()
@@ -171,7 +171,7 @@ def test_a_truncated_model_has_its_sentence_and_is_made_again(place: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         ({"output": "adaptive"}, "ngram is counted and has no output; leave --output out"),
         (
@@ -208,11 +208,11 @@ def test_a_truncated_model_has_its_sentence_and_is_made_again(place: Path, tmp_p
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_told_and_leaves_nothing_behind(
-    place: Path, tmp_path: Path, options: dict[str, Any], sentence: str
+def test_wrong_options_are_refused_and_leave_no_folder(
+    place: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     values = {"model": "ngram", **options}
-    assert told(lambda: cr.train(place / "pairs.txt", **values, out=tmp_path / "run"), ConfigError) == sentence
+    assert message_of(lambda: cr.train(place / "pairs.txt", **values, out=tmp_path / "run"), ConfigError) == message
     assert not (tmp_path / "run").exists()
 
 
@@ -230,11 +230,11 @@ def test_bounded_memory_gives_the_same_file(place: Path, tmp_path: Path, options
         out = tmp_path / str(number)
         cr.train(place / "text.txt", model="ngram", tokenizer="word", memory=memory, out=out, **options)
         files.append((out / "model.safetensors").read_bytes())
-        assert not list(out.glob("chainrule-*"))  # what was sorted on disk is gone
+        assert not list(out.glob("chainrule-*"))  # scratch files are deleted
     assert files[0] == files[1]
 
 
-def test_a_budget_is_not_needed_and_that_is_noted(place: Path, tmp_path: Path) -> None:
+def test_a_budget_is_ignored_with_a_note(place: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     cr.train(place / "text.txt", model="ngram", minutes=1, out=tmp_path / "run", listener=note(notes))
     assert "ignoring --minutes: n-grams are counted in one pass" in notes
@@ -288,15 +288,15 @@ def test_one_line_fits_interpolation_weights_to_itself(tmp_path: Path) -> None:
     options: dict[str, Any] = {"smoothing": "jelinek-mercer", "order": 3, "settings": EVERY_WORD}
     run = cr.train(tmp_path / "text.txt", model="ngram", tokenizer="word", out=tmp_path / "run", **options)
     [score] = run.score(["one two one two one two one three"])
-    assert math.exp(-sum(score.log_probs[:8]) / 8) < 1.7  # nearly what the counts alone would say
+    assert math.exp(-sum(score.log_probs[:8]) / 8) < 1.7  # close to the value from the counts alone
 
 
 def test_a_single_token_is_too_little(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n")
-    sentence = told(
+    message = message_of(
         lambda: cr.train(tmp_path / "text.txt", model="ngram", tokenizer="word", out=tmp_path / "run"), DataError
     )
-    assert sentence == f"{tmp_path / 'text.txt'} has 1 token(s); training needs at least 2, give more text."
+    assert message == f"{tmp_path / 'text.txt'} has 1 token(s); training needs at least 2, give more text."
     assert not (tmp_path / "run").exists()
 
 
@@ -347,11 +347,11 @@ def test_a_cut_vocabulary_counts_the_rest_as_unknown(place: Path, tmp_path: Path
         assert run.model.unigram_counts[unk] > 100
         [score] = run.score(["zzzz"])
         assert (score.pieces, score.tokens) == (["<unk>", "<eos>"], 2)
-        assert score.log_prob > -20  # seen in training, so no rarity
+        assert score.log_prob > -20  # seen in training
         assert math.isfinite(run.evaluate(place / "test.txt").perplexity_without_oov)
 
 
-def test_words_that_never_came_are_impossible_only_with_the_unknown(tmp_path: Path) -> None:
+def test_without_smoothing_unknown_words_have_no_probability(tmp_path: Path) -> None:
     """Without smoothing, <unk> has no probability where every word of the training text is known."""
     (tmp_path / "text.txt").write_text("a b\na c\n" * 10)
     (tmp_path / "test.txt").write_text("a z\na c\n")
@@ -404,10 +404,10 @@ def small_blocks(*args: Any, **options: Any) -> Texts:
     return Texts(open_texts(*args, **options).sources, block=100)
 
 
-def test_a_tokenizer_that_remembers_is_used_by_one_thread(
+def test_a_tokenizer_with_a_memo_is_used_by_one_thread(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Byte pairs keep a memo of words; two threads at once could empty it under one another."""
+    """The BPE tokeniser keeps a memo of words, which two threads must not change at once."""
     options: dict[str, Any] = {"tokenizer": "bpe", "vocab_size": 300, "order": 3}
     run = cr.train(place / "text.txt", model="ngram", out=tmp_path / "run", **options)
     whole = [nats for part in run.score_text(place / "test.txt", threads=1) for nats in part[0]]
@@ -432,7 +432,7 @@ def test_a_run_over_bytes_scores_any_bytes(place: Path, tmp_path: Path) -> None:
     assert all(-100 < score < 0 for score in nats)
 
 
-# Scores that are no probabilities
+# Scores that are not probabilities
 
 
 def test_scores_have_no_perplexity(scores: cr.Run, place: Path) -> None:
@@ -445,11 +445,11 @@ def test_scores_have_no_perplexity(scores: cr.Run, place: Path) -> None:
 
 def test_scores_cannot_compress_or_be_mixed(scores: cr.Run, words: cr.Run, place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert told(lambda: scores.compress(place / "test.txt", out), ConfigError) == (
+    assert message_of(lambda: scores.compress(place / "test.txt", out), ConfigError) == (
         "this model gives scores, which are not probabilities, so it cannot compress; use another model"
     )
     options: dict[str, Any] = {"valid": place / "valid.txt", "out": out, "caches": ["unigram"]}
-    assert told(lambda: mix([scores], **options), RunError) == (
+    assert message_of(lambda: mix([scores], **options), RunError) == (
         f"{scores.folder.path} gives scores, which are not probabilities, so it cannot be mixed; leave it out"
     )
     assert not out.exists()
@@ -488,9 +488,7 @@ def test_a_leaderboard_puts_scores_last(place: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", ["word", "byte"])
-def test_a_text_is_compressed_to_what_evaluation_says(
-    words: cr.Run, place: Path, tmp_path: Path, tokenizer: str
-) -> None:
+def test_a_text_is_compressed_to_the_evaluated_size(words: cr.Run, place: Path, tmp_path: Path, tokenizer: str) -> None:
     run, text = words, place / "test.txt"
     if tokenizer == "byte":
         run, text = cr.train(place / "text.txt", model="ngram", tokenizer="byte", out=tmp_path / "run"), tmp_path / "t"

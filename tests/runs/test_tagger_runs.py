@@ -46,20 +46,22 @@ def test_phrases_are_learned_and_measured_by_hand(run: TaggerRun, desk: Path) ->
     assert measured.f1 > 0.8
     assert set(measured.kinds) == {"DATE", "NUMBER", "PRICE", "TIME"}
     sentences = list(TaggedFiles([desk / "test.conll"]).sentences())
-    told = list(run.tag(one.words for one in sentences))
-    assert [len(tags) for tags in told] == [len(one.words) for one in sentences]
+    predicted = list(run.tag(one.words for one in sentences))
+    assert [len(tags) for tags in predicted] == [len(one.words) for one in sentences]
     words = sum(len(one.words) for one in sentences)
-    alike = sum(a == b for one, tags in zip(sentences, told, strict=True) for a, b in zip(one.tags, tags, strict=True))
+    alike = sum(
+        a == b for one, tags in zip(sentences, predicted, strict=True) for a, b in zip(one.tags, tags, strict=True)
+    )
     assert measured.accuracy == alike / words
-    there = {(n, span) for n, one in enumerate(sentences) for span in find_spans(one.tags)}
-    made = {(n, span) for n, tags in enumerate(told) for span in find_spans(tags)}
-    assert measured.precision == pytest.approx(len(there & made) / len(made))
-    assert measured.recall == pytest.approx(len(there & made) / len(there))
+    actual = {(n, span) for n, one in enumerate(sentences) for span in find_spans(one.tags)}
+    made = {(n, span) for n, tags in enumerate(predicted) for span in find_spans(tags)}
+    assert measured.precision == pytest.approx(len(actual & made) / len(made))
+    assert measured.recall == pytest.approx(len(actual & made) / len(actual))
     assert measured.words == words
     assert run.validation().sentences == 60
 
 
-def test_company_changes_nothing_and_empty_sentences_stay(run: TaggerRun) -> None:
+def test_other_sentences_change_nothing_and_empty_sentences_stay(run: TaggerRun) -> None:
     given = [words for words, _ in tagged_sentences(20, seed=9)]
     together = list(run.tag([[], *given, []]))
     assert together[0] == together[-1] == []
@@ -69,7 +71,7 @@ def test_company_changes_nothing_and_empty_sentences_stay(run: TaggerRun) -> Non
 
 @pytest.mark.parametrize("tokenizer", ["char", "bpe"])
 def test_words_of_many_pieces(desk: Path, tmp_path: Path, tokenizer: str) -> None:
-    """Subwords and characters: a word's tag is of all its pieces, and spaces are where they stand in text."""
+    """Subwords and characters: a word is tagged by all its pieces, with spaces as in text."""
     made = cr.train(
         desk / "train.conll",
         model="tagger",
@@ -84,7 +86,7 @@ def test_words_of_many_pieces(desk: Path, tmp_path: Path, tokenizer: str) -> Non
     assert made.evaluate(desk / "test.conll").accuracy > 0.8
 
 
-def test_long_sentences_are_read_in_pieces_aloud(desk: Path, tmp_path: Path) -> None:
+def test_long_sentences_are_read_in_parts_with_a_note(desk: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     made = train(
         desk / "train.conll",
@@ -96,9 +98,9 @@ def test_long_sentences_are_read_in_pieces_aloud(desk: Path, tmp_path: Path) -> 
     )
     sentences = list(TaggedFiles([desk / "train.conll"]).sentences())
     long = sum(len(one.words) > 7 for one in sentences)
-    told = "sentences are longer than 8 tokens; the encoder reads them in parts"
-    assert f"{long} {told}" in notes
-    with pytest.warns(UserWarning, match=f"1 {told}"):
+    note = "sentences are longer than 8 tokens; the encoder reads them in parts"
+    assert f"{long} {note}" in notes
+    with pytest.warns(UserWarning, match=f"1 {note}"):
         assert [len(tags) for tags in made.tag([["we"] * 30])] == [30]
 
 
@@ -121,15 +123,15 @@ def test_columns_in_and_out(run: TaggerRun, desk: Path) -> None:
     assert result.out == f"-DOCSTART- -X-\n\nwe PRP {first[0]}\nmet\tVBD\t{first[1]}\n\nthree {last[0]}\n"
 
 
-def test_plain_sentences_and_machines(run: TaggerRun, desk: Path) -> None:
+def test_plain_sentences_and_json(run: TaggerRun, desk: Path) -> None:
     (tags,) = run.tag([["about", "seven", "people"]])
     result = chainrule("tag", desk / "run", "--plain", stdin="about seven people\n\n")
     assert result.out == f"about {tags[0]}\nseven {tags[1]}\npeople {tags[2]}\n\n\n"
-    told = json.loads(chainrule("tag", desk / "run", "--plain", "--json", stdin="about seven people\n").out)
-    assert told == {"words": ["about", "seven", "people"], "tags": tags}
+    printed = json.loads(chainrule("tag", desk / "run", "--plain", "--json", stdin="about seven people\n").out)
+    assert printed == {"words": ["about", "seven", "people"], "tags": tags}
 
 
-def test_each_verb_says_whom_it_needs(desk: Path) -> None:
+def test_a_verb_of_other_models_names_them(desk: Path) -> None:
     result = chainrule("classify", desk / "run", stdin="x\n")
     assert result.code == 2
     assert result.err.splitlines()[-1] == (

@@ -1,7 +1,4 @@
-"""A trained translator in use: lines to translations in order, their scores, where it looked, and what it cannot do.
-
-Legend: B batch, T time, S source time.
-"""
+"""Runs of translators: translations in order, their scores, attention, evaluation, and error messages."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ CONTEXT = 24
 SMALL: dict[str, Any] = {
     "embedding": 16,
     "heads": 2,
-    "positions": "rotary",  # which learn soonest at such a width
+    "positions": "rotary",  # the fastest to learn at this width
     "encoder_layers": 1,
     "decoder_layers": 1,
     "feedforward": 32,
@@ -62,20 +59,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(place: Path) -> TranslatorRun:
-    """A translator of letters that has learned a good deal."""
+    """A translator of letters, trained well enough to be useful."""
     return train((place / "train.src", place / "train.tgt"), place / "run", steps=120)
 
 
 @pytest.fixture(scope="module")
 def word_run(place: Path) -> TranslatorRun:
-    """A translator of words that knows nothing but their names."""
+    """An almost untrained translator of words."""
     run = train((place / "words.src", place / "words.tgt"), place / "word-run", steps=1, tokenizer="word")
     return run
 
 
 @pytest.fixture(scope="module")
 def rnn_run(place: Path) -> TranslatorRun:
-    """One without attention, hardly trained."""
+    """An almost untrained translator without attention."""
     options: dict[str, Any] = {"model": "seq2seq-rnn", "reversed_source": False}
     return train((place / "train.src", place / "train.tgt"), place / "rnn", steps=1, **options)
 
@@ -90,7 +87,7 @@ def texts(found: Iterator[list[Any]]) -> list[str]:
 
 
 def forced(run: TranslatorRun, line: str, tokens: list[int]) -> list[float]:
-    """log p of some target tokens given a line, by the model itself."""
+    """log p of each target token given a line, by the model itself."""
     source = pad_sources([run.source_tokenizer.encode(line)], run.source_tokenizer.eos)
     with torch.no_grad():
         found: list[float] = run.model.log_probs(torch.tensor([tokens]), source)[0].tolist()
@@ -105,7 +102,7 @@ def test_what_is_trained_on_pairs_translates(run: TranslatorRun, place: Path) ->
     assert run.result["steps"] == 120
     pairs = letter_pairs(30, seed=5)
     right = sum(run.translate(source) == target for source, target in pairs)
-    assert right > 3  # of chance: hardly one, and that of one letter
+    assert right > 3  # by chance about one, of a single letter
 
 
 def test_order_is_kept_and_empty_lines_stay_empty(run: TranslatorRun) -> None:
@@ -174,7 +171,7 @@ def test_every_translation_begins_with_the_prefix(run: TranslatorRun) -> None:
         assert best.text.startswith("DA")
     ((best,),) = run.translate_lines(["abc"], prefix="DA")
     tokens = [*run.tokenizer.encode(best.text), run.tokenizer.eos]
-    assert best.log_prob == pytest.approx(sum(forced(run, "abc", tokens)[2:]), abs=1e-4)  # of what was not given
+    assert best.log_prob == pytest.approx(sum(forced(run, "abc", tokens)[2:]), abs=1e-4)  # without the prefix
     unprefixed = run.translate("abc")
     assert run.translate("abc", prefix=unprefixed[:1]) == unprefixed
 
@@ -182,14 +179,14 @@ def test_every_translation_begins_with_the_prefix(run: TranslatorRun) -> None:
 def test_a_translation_has_no_more_tokens_than_asked_for(run: TranslatorRun) -> None:
     ((best,),) = run.translate_lines(["abcd"], max_new_tokens=2)
     assert best.tokens == 2
-    assert len(run.translate("abcd", max_new_tokens=1, prefix="A" * 22)) <= 23  # all the model can write
+    assert len(run.translate("abcd", max_new_tokens=1, prefix="A" * 22)) <= 23  # the limit of the model
     with pytest.raises(ConfigError) as error:
         run.translate("abcd", prefix="A" * 23)
     assert str(error.value) == "the prefix has 23 tokens, but the model writes at most 23; give a shorter prefix"
 
 
 @pytest.mark.parametrize(
-    ("option", "sentence"),
+    ("option", "message_of"),
     [
         ("max_new_tokens", "max_new_tokens is 0; expected at least 1"),
         ("batch_size", "batch_size is 0; expected at least 1"),
@@ -200,23 +197,23 @@ def test_a_translation_has_no_more_tokens_than_asked_for(run: TranslatorRun) -> 
         ),
     ],
 )
-def test_nothing_of_something_is_refused(option: str, sentence: str, run: TranslatorRun) -> None:
+def test_counts_below_one_are_refused(option: str, message_of: str, run: TranslatorRun) -> None:
     with pytest.raises(ConfigError) as error:
         run.translate("ab", **{option: 0})
-    assert str(error.value) == sentence
+    assert str(error.value) == message_of
 
 
-# Several runs together
+# Ensembles
 
 
-def test_a_run_together_with_itself_is_the_run(run: TranslatorRun) -> None:
+def test_a_run_in_an_ensemble_with_itself_is_the_run(run: TranslatorRun) -> None:
     alone = [best for best, *_ in run.translate_lines(LINES)]
     both = [best for best, *_ in run.translate_lines(LINES, together=[run])]
     assert [one.text for one in both] == [one.text for one in alone]
     assert [one.log_prob for one in both] == pytest.approx([one.log_prob for one in alone], abs=1e-4)
 
 
-def test_runs_of_other_tokens_cannot_translate_together(run: TranslatorRun, word_run: TranslatorRun) -> None:
+def test_runs_with_different_tokens_cannot_form_an_ensemble(run: TranslatorRun, word_run: TranslatorRun) -> None:
     with pytest.raises(ConfigError) as error:
         next(run.translate_lines(["ab"], together=[word_run]))
     assert str(error.value) == (
@@ -225,10 +222,10 @@ def test_runs_of_other_tokens_cannot_translate_together(run: TranslatorRun, word
     )
 
 
-# Where it looked
+# Attention
 
 
-def test_attention_is_told_for_every_piece(run: TranslatorRun) -> None:
+def test_attention_is_returned_for_every_piece(run: TranslatorRun) -> None:
     ((best,), (empty,)) = run.translate_lines(["abca", ""], attention=True)
     assert empty.attention is None
     assert best.attention is not None
@@ -241,16 +238,16 @@ def test_attention_is_told_for_every_piece(run: TranslatorRun) -> None:
     source = pad_sources([run.tokenizer.encode("abca")], run.tokenizer.eos)
     with torch.no_grad():
         torch.testing.assert_close(weights_TS, run.model.attention(tokens_BT, source)[0])
-    assert next(run.translate_lines(["abca"]))[0].attention is None  # unless it is asked for
+    assert next(run.translate_lines(["abca"]))[0].attention is None  # only on request
 
 
-def test_an_unknown_word_is_copied_from_where_the_model_looked(word_run: TranslatorRun) -> None:
+def test_an_unknown_word_is_copied_from_the_largest_attention_weight(word_run: TranslatorRun) -> None:
     line, unk = "the zebra sat , far", word_run.tokenizer.unk
     assert unk in word_run.tokenizer.encode(line)
     options: dict[str, Any] = {"prefix": "a gnu ran", "max_new_tokens": 1, "attention": True}
     ((best,),) = word_run.translate_lines([line], **options)
     assert best.attention is not None
-    assert best.attention.source == [*line.split(), "<eos>"]  # the very words, not <unk>
+    assert best.attention.source == [*line.split(), "<eos>"]  # the exact words, not <unk>
     weights = best.attention.weights[1][:-1]
     copied = line.split()[weights.index(max(weights))]
     assert best.text.split()[:3] == ["a", copied, "ran"]
@@ -275,7 +272,7 @@ def test_words_are_copied_without_their_marks(place: Path) -> None:
     assert run.subject.source_pieces(line, tokens) == ["a", "(", "zebra", ")", "sat", "."]
 
 
-def test_what_has_no_attention_says_so(rnn_run: TranslatorRun) -> None:
+def test_a_model_without_attention_shows_none(rnn_run: TranslatorRun) -> None:
     with pytest.raises(ConfigError) as error:
         rnn_run.translate("ab", attention=True)
     assert str(error.value) == (f"{rnn_run.folder.path} (seq2seq-rnn) has no attention to show; leave --attention out")
@@ -287,14 +284,14 @@ def test_what_has_no_attention_says_so(rnn_run: TranslatorRun) -> None:
 
 def test_a_line_beyond_the_context_is_cut_with_a_warning(run: TranslatorRun) -> None:
     long = "abcd" * 10
-    with pytest.warns(UserWarning, match="the rest is missing") as told:
+    with pytest.warns(UserWarning, match="the rest is missing") as warned:
         found = texts(run.translate_lines(["a", "", long, "b"], num_beams=2))
-    assert [str(one.message) for one in told] == [
+    assert [str(one.message) for one in warned] == [
         "line 3 has 40 tokens, but the model reads 23: the rest is missing from the translation"
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert found[2] == run.translate(long[: CONTEXT - 1], num_beams=2)  # which is read whole
+        assert found[2] == run.translate(long[: CONTEXT - 1], num_beams=2)  # it fits the context
 
 
 def test_a_line_of_a_hundred_thousand_characters_is_translated(run: TranslatorRun) -> None:
@@ -305,12 +302,12 @@ def test_a_line_of_a_hundred_thousand_characters_is_translated(run: TranslatorRu
     assert 0 < len(found[1]) < CONTEXT
 
 
-def test_the_recurrent_ones_read_lines_of_any_length(rnn_run: TranslatorRun) -> None:
+def test_recurrent_models_read_lines_of_any_length(rnn_run: TranslatorRun) -> None:
     long, options = "ab" * 1000, {"max_new_tokens": 3, "num_beams": 2}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         (whole,), (other,) = rnn_run.translate_lines([long + "c", long + "d"], **options)
-    assert whole.log_prob != other.log_prob  # to its very end
+    assert whole.log_prob != other.log_prob  # it is read to its end
 
 
 # Scores and measures
@@ -327,7 +324,7 @@ def test_scores_of_pairs_are_the_log_probs_of_the_model(run: TranslatorRun, tmp_
         assert one.tokens == len(target) + 1
 
 
-def test_pairs_too_long_to_be_scored_are_told(run: TranslatorRun, tmp_path: Path) -> None:
+def test_pairs_too_long_to_be_scored_are_cut_or_refused(run: TranslatorRun, tmp_path: Path) -> None:
     paths = write_pairs(tmp_path, [("a", "A"), ("a" * 30, "A")])
     with pytest.warns(UserWarning, match="line 2 has 30 tokens, but the model reads 23"):
         found = list(run.score_pairs(paths))
@@ -377,11 +374,11 @@ def test_two_runs_are_compared_pair_by_pair(run: TranslatorRun, place: Path) -> 
     assert run.compare_with(paths, (outputs, outputs), metric="chrf").difference == 0
 
 
-# What cannot be done
+# Errors
 
 
-def sentence(call: Any, *arguments: Any, **options: Any) -> str:
-    """What a call says that must fail, at the latest when its first result is asked for."""
+def message_of(call: Any, *arguments: Any, **options: Any) -> str:
+    """The message of the error that a call raises, at the latest with its first result."""
     with pytest.raises(ChainruleError) as error:
         _first(call(*arguments, **options))
     return str(error.value)
@@ -391,7 +388,7 @@ def _first(result: Any) -> Any:
     return next(result) if isinstance(result, Iterator) else result
 
 
-def test_a_run_that_is_no_translator_says_so(language_model: cr.Run) -> None:
+def test_a_run_without_the_verb_is_refused(language_model: cr.Run) -> None:
     with pytest.raises(MissingVerbError) as error:
         load_for("translate", TranslatorRun, language_model.folder.path)
     assert str(error.value) == (
@@ -409,7 +406,7 @@ def test_a_translator_does_not_continue_texts(verb: str, run: TranslatorRun) -> 
     assert str(error.value) == f"{run.name} has no {verb}; {usable}this run has {verbs}"
 
 
-def test_a_verb_that_has_another_name_in_python_is_not_denied(run: TranslatorRun) -> None:
+def test_a_verb_with_another_name_in_python_is_explained(run: TranslatorRun) -> None:
     with pytest.raises(MissingVerbError) as error:
         _ = run.score  # score_pairs
     assert str(error.value) == f"{run.name} has no method score; help(TranslatorRun) lists the methods of its verbs"
@@ -419,24 +416,24 @@ def test_a_language_model_reads_no_pairs(place: Path, language_model: cr.Run, tm
     for name, lines in (("p.en", "a\n"), ("p.de", "b\n"), ("p.tsv", "a\tb\n")):
         (tmp_path / name).write_text(lines)
     for paths in ([tmp_path / "p.en", tmp_path / "p.de"], [tmp_path / "p.tsv"]):
-        told = (
+        expected = (
             f"{' and '.join(map(str, paths))} look like pairs, but {{}} reads one text; choose a translator "
             "(--model seq2seq-attention), or give one side, or both joined in one .txt file"
         )
-        assert sentence(cr.train, *paths, model="lstm", out=tmp_path / "run") == told.format("lstm")
-        assert sentence(language_model.evaluate, paths) == told.format("ngram")
+        assert message_of(cr.train, *paths, model="lstm", out=tmp_path / "run") == expected.format("lstm")
+        assert message_of(language_model.evaluate, paths) == expected.format("ngram")
     assert not (tmp_path / "run").exists()
-    assert language_model.evaluate([tmp_path / "p.en"]).tokens == 2  # one side is a text like others
+    assert language_model.evaluate([tmp_path / "p.en"]).tokens == 2  # one side is an ordinary text
 
 
 def test_a_translator_reads_no_single_text(place: Path, run: TranslatorRun, tmp_path: Path) -> None:
-    told = (
+    expected = (
         "got 1 file(s) for pairs of lines: expected two, source then target, or one .tsv or .jsonl with both; "
         "name them."
     )
-    assert sentence(cr.train, place / "text.txt", model="seq2seq-rnn", out=tmp_path / "run") == told
-    assert sentence(run.evaluate, place / "text.txt") == told
-    assert sentence(run.score_pairs, place / "text.txt") == told
+    assert message_of(cr.train, place / "text.txt", model="seq2seq-rnn", out=tmp_path / "run") == expected
+    assert message_of(run.evaluate, place / "text.txt") == expected
+    assert message_of(run.score_pairs, place / "text.txt") == expected
     assert not (tmp_path / "run").exists()
 
 
@@ -444,19 +441,19 @@ def test_files_of_unequal_length_are_refused_everywhere(place: Path, run: Transl
     shorter = tmp_path / "shorter.tgt"
     shorter.write_text("A\nB\n")
     paths = [place / "test.src", shorter]
-    told = (
+    expected = (
         f"{paths[0]} has 30 lines and {paths[1]} has 2: line 3 of {paths[0]} has no partner; expected two files "
         "that match line by line."
     )
-    assert sentence(cr.train, *paths, model="seq2seq-rnn", tokenizer="char", out=tmp_path / "run") == told
-    assert sentence(run.evaluate, paths) == told
-    assert sentence(run.score_pairs, paths) == told
+    assert message_of(cr.train, *paths, model="seq2seq-rnn", tokenizer="char", out=tmp_path / "run") == expected
+    assert message_of(run.evaluate, paths) == expected
+    assert message_of(run.score_pairs, paths) == expected
     assert not (tmp_path / "run").exists()
 
 
 def test_empty_files_are_refused(place: Path, run: TranslatorRun, tmp_path: Path) -> None:
     empty = tmp_path / "empty.tgt"
     empty.write_text("")
-    told = f"{empty} is empty: expected text; give a file with at least one line."
-    assert sentence(cr.train, place / "test.src", empty, model="seq2seq-rnn", out=tmp_path / "run") == told
-    assert sentence(run.evaluate, [place / "test.src", empty]) == told
+    expected = f"{empty} is empty: expected text; give a file with at least one line."
+    assert message_of(cr.train, place / "test.src", empty, model="seq2seq-rnn", out=tmp_path / "run") == expected
+    assert message_of(run.evaluate, [place / "test.src", empty]) == expected

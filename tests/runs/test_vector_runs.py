@@ -1,4 +1,4 @@
-"""word2vec as runs: trained from text, stopped and taken up again, told of, and refused."""
+"""Runs of word2vec: trained, resumed, reported, and their error messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUPLES = [("salt", "pepper"), ("king", "queen"), ("cup", "saucer"), ("sun", "mo
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Lines in which two words take each other's place, and words that came only once."""
+    """Lines in which two words are interchangeable, and a word that occurs once."""
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(COUPLES[number], 8)) for number in rng.integers(0, 4, 4000)]
     lines[100] += " hapax"
@@ -43,7 +43,7 @@ def run(text: Path) -> VectorRun:
     return made
 
 
-def told(kind: type[ChainruleError], call: Any, *args: Any, **options: Any) -> str:
+def message_of(kind: type[ChainruleError], call: Any, *args: Any, **options: Any) -> str:
     with pytest.raises(kind) as caught:
         call(*args, **options)
     return str(caught.value)
@@ -64,19 +64,19 @@ def tokenizer_options(config: RunConfig) -> TokenizerConfig:
 # Training
 
 
-def test_words_that_go_together_are_near(run: VectorRun) -> None:
+def test_interchangeable_words_are_near(run: VectorRun) -> None:
     assert sorted(run.words) == sorted(word for couple in COUPLES for word in couple)
     units = {word: run.vector(word) / np.linalg.norm(run.vector(word)) for word in run.words}
     for one, other in COUPLES:
         nearest = max((word for word in run.words if word != one), key=lambda word, one=one: units[one] @ units[word])
         assert nearest == other
     assert not run.has("hapax")
-    assert told(DataError, run.vector, "hapax") == (
+    assert message_of(DataError, run.vector, "hapax") == (
         f"'hapax' has no vector in {run.folder.path}; it occurs less than 5 times in the text"
     )
 
 
-def test_what_is_told(run: VectorRun) -> None:
+def test_the_reported_figures(run: VectorRun) -> None:
     result, summary = run.result, run.validation().to_dict()
     assert result["steps"] == 0
     assert result["words"] == summary["words"] == 8
@@ -98,7 +98,7 @@ def test_the_same_seed_gives_the_same_vectors(run: VectorRun, text: Path, tmp_pa
 
 
 @pytest.mark.parametrize("options", [{"sg": 0}, {"sg": 1, "hs": 1, "negative": 0}], ids=["cbow", "tree"])
-def test_every_way_learns(text: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_every_training_method_learns(text: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     made = cr.train(text, model="word2vec", out=tmp_path / "run", **{**SMALL, **options})
     vectors_VD = made.vectors_VD / np.linalg.norm(made.vectors_VD, axis=1, keepdims=True)
     places = {word: place for place, word in enumerate(made.words)}
@@ -106,7 +106,7 @@ def test_every_way_learns(text: Path, tmp_path: Path, options: dict[str, Any]) -
     assert all(cosines[places[one]].argmax() == places[other] for one, other in COUPLES)
 
 
-def test_a_stopped_training_goes_on_as_if_it_had_not_been(
+def test_a_stopped_training_resumes_exactly(
     run: VectorRun, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -121,7 +121,7 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_been(
         assert not fit(config(text, sg=1), out).finished
     begun = cr.load(out)
     assert begun.model.training_progress["step"] == 7
-    assert (begun.vectors_VD != run.vectors_VD).any()  # what there is can be used
+    assert (begun.vectors_VD != run.vectors_VD).any()  # the vectors so far can be used
     finished = fit(config(text, sg=1), out)
     assert finished.finished
     made = cr.load(out)
@@ -130,7 +130,7 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_been(
     assert finished.result["tokens"] == run.result["tokens"]
 
 
-def test_a_larger_budget_goes_on(text: Path, tmp_path: Path) -> None:
+def test_a_larger_budget_continues(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert fit(config(text, training={"epochs": 1}), out).result["tokens"] > 0
     once = RunFolder(out).read_result()
@@ -139,7 +139,7 @@ def test_a_larger_budget_goes_on(text: Path, tmp_path: Path) -> None:
     assert twice["tokens"] == 2 * once["tokens"]
 
 
-def test_the_rate_is_a_line(text: Path, tmp_path: Path) -> None:
+def test_the_learning_rate_is_linear(text: Path, tmp_path: Path) -> None:
     wanted = config(text, sg=1, training={"epochs": 2})
     wanted = wanted.model_copy(update={"tokenizer": tokenizer_options(wanted)})
     training = Word2VecTraining(
@@ -177,7 +177,7 @@ def test_other_tokens_are_words_too(text: Path, tmp_path: Path, kind: str) -> No
 # The tokeniser
 
 
-def test_the_tokeniser_is_of_words_that_are_not_rare(text: Path) -> None:
+def test_the_tokeniser_drops_rare_words(text: Path) -> None:
     assert tokenizer_options(config(text, min_count=3)) == TokenizerConfig(kind="word", min_count=3)
     jieba = config(text).model_copy(update={"tokenizer": TokenizerConfig(kind="jieba")})
     assert tokenizer_options(jieba).min_count == 5
@@ -185,26 +185,26 @@ def test_the_tokeniser_is_of_words_that_are_not_rare(text: Path) -> None:
     assert tokenizer_options(pieces) == pieces.tokenizer
 
 
-def test_what_does_not_fit_is_told(text: Path, tmp_path: Path) -> None:
+def test_options_that_do_not_fit_are_refused(text: Path, tmp_path: Path) -> None:
     other = config(text).model_copy(update={"tokenizer": TokenizerConfig(min_count=2)})
-    assert told(ConfigError, tokenizer_options, other) == (
+    assert message_of(ConfigError, tokenizer_options, other) == (
         "tokenizer.min_count is 2 and model.min_count is 5, but they are one setting; set model.min_count only"
     )
     pieces = config(text, min_count=3).model_copy(update={"tokenizer": TokenizerConfig(kind="bpe")})
-    assert told(ConfigError, tokenizer_options, pieces) == (
+    assert message_of(ConfigError, tokenizer_options, pieces) == (
         "model.min_count is 3, but the tokeniser bpe keeps rare tokens; leave it out, or use --tokenizer word"
     )
-    assert told(ConfigError, fit, config(text, training={"steps": 5}), tmp_path / "run") == (
+    assert message_of(ConfigError, fit, config(text, training={"steps": 5}), tmp_path / "run") == (
         "training.steps counts optimiser steps, and word2vec has none; give --epochs or --minutes"
     )
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("content", "words"), [("a b c d\ne f g h\n", 0), ("one " * 20 + "\n" + "one " * 9 + "\n", 1)])
-def test_too_few_words_are_told(tmp_path: Path, content: str, words: int) -> None:
+def test_too_few_words_are_an_error(tmp_path: Path, content: str, words: int) -> None:
     path = tmp_path / "text.txt"
     path.write_text(content)
-    assert told(DataError, cr.train, path, model="word2vec", out=tmp_path / "run", **SMALL) == (
+    assert message_of(DataError, cr.train, path, model="word2vec", out=tmp_path / "run", **SMALL) == (
         f"only {words} word(s) of the text occur at least 5 times; word2vec learns from words that occur together, "
         "give more text or a lower model.min_count"
     )
@@ -212,7 +212,7 @@ def test_too_few_words_are_told(tmp_path: Path, content: str, words: int) -> Non
 
 @pytest.mark.parametrize("verb", ["generate", "stream", "score", "evaluate", "evaluate_held_out", "compress"])
 def test_vectors_give_no_probabilities_of_text(run: VectorRun, verb: str) -> None:
-    message = told(ConfigError, getattr, run, verb)
+    message = message_of(ConfigError, getattr, run, verb)
     assert message.startswith(f"{run.folder.path} (word2vec) has no {verb}; ")
     assert message.endswith("; this run has eval, info, embed, neighbours")
-    assert ("ngram" in message) == (verb in ("generate", "score", "compress"))  # the models that have it
+    assert ("ngram" in message) == (verb in ("generate", "score", "compress"))  # the message names models that have it

@@ -1,4 +1,4 @@
-"""Vectors as the start of an embedding: which rows, how long, of which models, and what is told."""
+"""Initial embeddings from word vectors: which rows, which length, which models, and the messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_words_are_found_as_they_are_written_before_they_are_found_in_another_case() -> None:
+def test_exact_spellings_are_found_before_other_cases() -> None:
     found = match_tokens(TOKENIZER, WordTable(WORDS, vectors()))
     assert {TOKENIZER.piece(token): WORDS[place] for token, place in found.items()} == {
         "the": "the",
@@ -49,7 +49,7 @@ def test_words_are_found_as_they_are_written_before_they_are_found_in_another_ca
     table = WordTable(["<eos>", "<unk>", "Dog", "dog", "DOG"], np.eye(5, dtype=np.float32))
     assert match_tokens(WordTokenizer(["dOg"]), table) == {
         2: 2
-    }  # of other cases the first; what is no text is not looked up
+    }  # of other cases the first; special tokens are not looked up
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer", "bert", "elmo"])
@@ -94,9 +94,9 @@ def test_both_tables_of_a_translator(file: Path) -> None:
     ]
     changed = (model.source_embedding.weight != before_VD).any(1).nonzero().flatten().tolist()
     assert changed == [3]
-    shared, told = small_translator("seq2seq-transformer"), []
-    start_from(shared, str(file), TOKENIZER, None, told.append)
-    assert told == [f"4 of 11 tokens (36.4%) start from the vectors of {file}"]
+    shared, notes = small_translator("seq2seq-transformer"), []
+    start_from(shared, str(file), TOKENIZER, None, notes.append)
+    assert notes == [f"4 of 11 tokens (36.4%) start from the vectors of {file}"]
 
 
 def test_the_width_is_that_of_the_vectors_unless_it_is_given(file: Path) -> None:
@@ -118,7 +118,7 @@ def test_packed_files(file: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_table(str(tmp_path / "vectors.txt.gz")).vectors_VD, vectors())
 
 
-def test_what_does_not_fit_is_told(file: Path, tmp_path: Path) -> None:
+def test_vectors_that_do_not_fit_are_refused(file: Path, tmp_path: Path) -> None:
     def sentence(call: Any, *arguments: Any) -> str:
         with pytest.raises(ConfigError) as caught:
             call(*arguments)
@@ -152,7 +152,7 @@ def test_trainings_start_from_a_run(tmp_path: Path) -> None:
     """End to end: a language model's embedding as that of another model and of a translator."""
     text = tmp_path / "text.txt"
     text.write_text(pairs_text(60))
-    training = {"batch_size": 4, "device": "cpu", "lr": 1e-9}  # so that what it starts from is what it ends with
+    training = {"batch_size": 4, "device": "cpu", "lr": 1e-9}  # so small that the weights do not change
     shape = {key: value for key, value in small_options("lstm").items() if key != "embedding"}
     settings: dict[str, Any] = {"model": {**shape, "embedding": 6}, "training": training}
     first = cr.train(text, model="lstm", tokenizer="char", steps=1, out=tmp_path / "first", settings=settings)

@@ -76,7 +76,7 @@ def test_accumulated_batches_make_the_step_of_one_larger_batch(tmp_path: Path) -
     assert_same(parameters(small), parameters(large))
 
 
-def test_the_state_is_carried_from_batch_to_batch_and_begins_anew_with_an_epoch(tmp_path: Path) -> None:
+def test_the_state_is_carried_between_batches_and_reset_with_each_epoch(tmp_path: Path) -> None:
     model, twin = small_model("gru"), small_model("gru")
     walk = trainer(model, tmp_path, stream=True, rows=40, lr=1e-9, steps=3)
     assert walk.batches.per_epoch == 2
@@ -238,10 +238,10 @@ def test_a_compiled_model_gives_equal_losses(name: str, tmp_path: Path) -> None:
     assert curves[1] == pytest.approx(curves[0], rel=1e-5)
 
 
-# What can go wrong
+# Errors
 
 
-def test_a_loss_that_is_no_number_has_its_sentence_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_a_number_is_an_error_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     model = small_model("rnn")
     run = trainer(model, tmp_path, steps=20, validations=10)
     step = run._update
@@ -264,7 +264,7 @@ def test_a_loss_that_is_no_number_has_its_sentence_and_leaves_the_last_checkpoin
     assert all(torch.isfinite(tensor).all() for tensor in RunFolder(tmp_path).read_weights().values())
 
 
-def test_a_full_disk_has_its_sentence_and_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_and_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer(small_model("rnn"), tmp_path, steps=4).fit()
     before = RunFolder(tmp_path).read_checkpoint()
     weights = (tmp_path / "model.safetensors").read_bytes()

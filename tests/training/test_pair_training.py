@@ -1,4 +1,4 @@
-"""Training on pairs: what is held out and left out, stopping and going on, starting from another run, selection."""
+"""Training on pairs: held-out and filtered pairs, resuming, starting from another run, selection of the checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRAINING: dict[str, Any] = {"max_tokens": 64, "optimizer": "adamw", "lr": 0.01, 
 
 
 def train(*paths: Path, out: Path, steps: int = 2, note: list[str] | None = None, **given: Any) -> TranslatorRun:
-    """A small Transformer; `given` are options of `train`, sections of settings among them merged into the usual."""
+    """A small Transformer; `given` are options of `train`; sections of settings are merged into the defaults."""
     settings = {"model": {"context": 24, "dropout": 0.0, **SMALL}, "training": dict(TRAINING)}
     for section in ("data", "tokenizer_settings", "training", "shape"):
         name = {"tokenizer_settings": "tokenizer", "shape": "model"}.get(section, section)
@@ -52,7 +52,7 @@ def paths(place: Path) -> tuple[Path, Path]:
 
 
 def metrics(run: TranslatorRun) -> list[dict[str, Any]]:
-    """The log without what depends on the clock."""
+    """The log without times."""
     records = [json.loads(line) for line in (run.folder.path / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
 
@@ -64,14 +64,14 @@ def everything(run: TranslatorRun) -> dict[str, torch.Tensor]:
     return {**run.folder.read_weights(), **{f"checkpoint/{name}": t for name, t in checkpoint.tensors.items()}}
 
 
-def sentence(*paths: Path, **options: Any) -> str:
-    """What a training says that cannot begin."""
+def message_of(*paths: Path, **options: Any) -> str:
+    """The message of a training that is refused."""
     with pytest.raises(ChainruleError) as error:
         train(*paths, **options)
     return str(error.value)
 
 
-# What is trained on
+# Data
 
 
 def test_the_last_pairs_are_held_out_where_none_are_given(paths: tuple[Path, Path], tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_last_pairs_are_held_out_where_none_are_given(paths: tuple[Path, Pat
     assert list(lines_in(held_out.target)) == paths[1].read_text().splitlines()[-13:]
     assert run.evaluate_held_out(num_beams=1).sentences == 13
     assert run.validation().sentences == 5  # type: ignore[union-attr]
-    # Of the others all are trained on: in as many steps as an epoch has, every target once.
+    # All others are trained on: in one epoch every target once.
     tokens = sum(map(len, paths[1].read_text().splitlines(keepends=True)[:-13]))
     whole = train(*paths, out=tmp_path / "whole", steps=None, epochs=1, data={"held_out": 0.0625})  # type: ignore[arg-type]
     assert whole.result["tokens"] == tokens
@@ -110,22 +110,22 @@ def test_a_table_of_pairs_trains_as_two_files_do(paths: tuple[Path, Path], tmp_p
     assert one.evaluate(paths, num_beams=1) == other.evaluate(table, num_beams=1)
 
 
-def test_what_is_left_out_is_told(place: Path, tmp_path: Path) -> None:
+def test_filtered_pairs_are_reported(place: Path, tmp_path: Path) -> None:
     good = letter_pairs(40)
     mixed = write_pairs(tmp_path, [("ab", ""), ("a" * 30, "A"), ("a" * 12, "A"), ("a", "A" * 6), *good], "mixed")
-    told: list[str] = []
-    train(*mixed, out=tmp_path / "run", note=told, data={"max_length": 11, "max_ratio": 5})
-    assert told == [
+    notes: list[str] = []
+    train(*mixed, out=tmp_path / "run", note=notes, data={"max_length": 11, "max_ratio": 5})
+    assert notes == [
         "tokeniser: char",
         "37 pairs; left out: 1 with an empty side, 2 too long, 1 of too unequal lengths",
     ]
-    told.clear()
-    # What the model cannot read is left out whatever was asked for.
-    train(*mixed, out=tmp_path / "other", note=told, data={"max_length": 1000})
-    assert told[1] == "39 pairs; left out: 1 with an empty side, 1 too long"
+    notes.clear()
+    # Pairs that the model cannot read are always dropped.
+    train(*mixed, out=tmp_path / "other", note=notes, data={"max_length": 1000})
+    assert notes[1] == "39 pairs; left out: 1 with an empty side, 1 too long"
 
 
-def test_a_prefix_stands_before_every_source(paths: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_prefix_precedes_every_source(paths: tuple[Path, Path], tmp_path: Path) -> None:
     run = train(*paths, out=tmp_path / "run", data={"prefix": "reverse: "}, shape={"context": 32})
     assert run.tokenizer.decode(run.subject.encode_source("ab")) == "reverse: ab"
     by_hand = write_pairs(tmp_path, [(f"reverse: {source}", target) for source, target in letter_pairs(200)], "by-hand")
@@ -137,7 +137,7 @@ def test_a_prefix_stands_before_every_source(paths: tuple[Path, Path], tmp_path:
 
 def test_one_pair_cannot_be_held_out(tmp_path: Path) -> None:
     one = write_pairs(tmp_path, [("ab", "BA")])
-    assert sentence(*one, out=tmp_path / "run") == (
+    assert message_of(*one, out=tmp_path / "run") == (
         "there is one pair only, so none can be held out; give more pairs, or others with --valid."
     )
 
@@ -145,11 +145,11 @@ def test_one_pair_cannot_be_held_out(tmp_path: Path) -> None:
 # Vocabularies
 
 
-def test_each_side_may_have_a_vocabulary_of_its_own(paths: tuple[Path, Path], tmp_path: Path) -> None:
-    told: list[str] = []
+def test_each_side_may_have_its_own_vocabulary(paths: tuple[Path, Path], tmp_path: Path) -> None:
+    notes: list[str] = []
     options: dict[str, Any] = {"tokenizer_settings": {"joint": False}, "steps": 20}
-    run = train(*paths, out=tmp_path / "run", note=told, **options)
-    assert told == ["tokeniser of the source: char", "tokeniser of the target: char"]
+    run = train(*paths, out=tmp_path / "run", note=notes, **options)
+    assert notes == ["tokeniser of the source: char", "tokeniser of the target: char"]
     assert (tmp_path / "run" / "source" / "tokenizer.json").exists()
     assert run.source_tokenizer.decode(run.subject.encode_source("abX")) == "ab<unk>"
     assert run.tokenizer.encode("Aa")[1] == run.tokenizer.unk
@@ -165,10 +165,10 @@ def test_each_side_may_have_a_vocabulary_of_its_own(paths: tuple[Path, Path], tm
     assert signature["source_tokenizer"] == f"char#{run.source_tokenizer.fingerprint}"
 
 
-# Stopping and going on
+# Resuming
 
 
-def test_a_training_that_was_stopped_ends_as_if_unbroken(paths: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_stopped_training_ends_like_an_uninterrupted_one(paths: tuple[Path, Path], tmp_path: Path) -> None:
     options: dict[str, Any] = {"steps": 60, "shape": {"dropout": 0.2}, "training": {"select": "bleu", "valid_pairs": 4}}
     unbroken = train(*paths, out=tmp_path / "unbroken", **options)
     stops = []
@@ -188,11 +188,11 @@ def test_a_training_that_was_stopped_ends_as_if_unbroken(paths: tuple[Path, Path
     assert metrics(unbroken) == metrics(broken)
 
 
-def test_a_training_goes_on_only_with_the_pairs_it_was_begun_with(tmp_path: Path) -> None:
+def test_a_training_resumes_only_with_the_same_pairs(tmp_path: Path) -> None:
     paths = write_pairs(tmp_path, letter_pairs(40))
     train(*paths, out=tmp_path / "run")
     write_pairs(tmp_path, [*letter_pairs(40)[:-1], ("a", "B")])
-    assert sentence(*paths, out=tmp_path / "run", steps=4) == (
+    assert message_of(*paths, out=tmp_path / "run", steps=4) == (
         f"the training text has changed since {tmp_path / 'run'} was begun; restore the old text to resume, or "
         "choose another --out"
     )
@@ -207,7 +207,7 @@ def start(paths: tuple[Path, Path], place: Path) -> TranslatorRun:
 
 
 def begun(*paths: Path, init: Path, out: Path, **options: Any) -> Any:
-    """A training that starts from a run and hardly changes it."""
+    """A training that starts from a run and changes it very little."""
     settings = {"training": {**TRAINING, "lr": 1e-12, "validations": 1}}
     return cr.train(*paths, init=init, out=out, steps=1, device="cpu", settings=settings, **options)
 
@@ -215,7 +215,7 @@ def begun(*paths: Path, init: Path, out: Path, **options: Any) -> Any:
 def test_a_run_starts_from_tokeniser_model_and_weights_of_another(
     start: TranslatorRun, paths: tuple[Path, Path], place: Path, tmp_path: Path
 ) -> None:
-    # Other pairs, in which letters come in other proportions: what the first output layer was shaped by stays.
+    # Other pairs with other letter frequencies: the output layer keeps the counts of the first training.
     others = write_pairs(
         tmp_path, [(source + "ddddd", "D" * 5 + target) for source, target in letter_pairs(30, seed=8)]
     )
@@ -234,28 +234,28 @@ def test_a_run_starts_from_tokeniser_model_and_weights_of_another(
         )
 
 
-def test_a_start_that_does_not_fit_is_told(start: TranslatorRun, paths: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_start_that_does_not_fit_is_refused(start: TranslatorRun, paths: tuple[Path, Path], tmp_path: Path) -> None:
     init, out = start.folder.path, tmp_path / "run"
 
-    def told(**options: Any) -> str:
+    def refusal(**options: Any) -> str:
         with pytest.raises(ChainruleError) as error:
             begun(*paths, out=out, **{"init": init, **options})
         assert not out.exists()
         return str(error.value)
 
-    assert told(model="seq2seq-rnn") == (
+    assert refusal(model="seq2seq-rnn") == (
         f"--init {init} holds the model seq2seq-transformer, but --model is seq2seq-rnn; leave --model out, or --init"
     )
-    assert told(tokenizer="bpe") == (
+    assert refusal(tokenizer="bpe") == (
         f"--init {init} has the tokeniser char, to which its weights belong, but --tokenizer is bpe; leave --tokenizer "
         "out, or --init"
     )
-    assert told(embedding=16) == (
+    assert refusal(embedding=16) == (
         f"the weights of {init} do not fit this seq2seq-transformer; start from a run of the same shape, without "
         "changing its model options"
     )
     nowhere = tmp_path / "nowhere"
-    assert told(init=nowhere) == f"no run at {nowhere}; train one with: chainrule train TEXT --out {nowhere}"
+    assert refusal(init=nowhere) == f"no run at {nowhere}; train one with: chainrule train TEXT --out {nowhere}"
 
 
 # Selection
@@ -276,11 +276,11 @@ def test_a_training_without_a_better_bleu_ends_early(paths: tuple[Path, Path], t
     training = {"select": "bleu", "patience": 3, "lr": 1e-9, "validations": 20, "valid_pairs": 4}
     run = train(*paths, out=tmp_path / "run", steps=40, training=training)
     validations = [record["step"] for record in metrics(run) if "valid_bleu" in record]
-    assert validations == [2, 4, 6, 8]  # one to be the best, three that are no better
+    assert validations == [2, 4, 6, 8]  # the best, then three without improvement
     assert run.result["steps"] == 8
 
 
-def test_bleu_selects_nothing_where_nothing_is_translated(tmp_path: Path) -> None:
+def test_bleu_is_refused_without_translations(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("some text\n" * 20)
     with pytest.raises(ChainruleError) as error:
@@ -291,7 +291,7 @@ def test_bleu_selects_nothing_where_nothing_is_translated(tmp_path: Path) -> Non
 # Spans of plain text
 
 
-def test_texts_of_two_languages_may_be_read_for_their_spans(tmp_path: Path) -> None:
+def test_span_corruption_reads_texts_of_two_languages(tmp_path: Path) -> None:
     for name in ("book.en", "book.de"):
         (tmp_path / name).write_text("".join(f"{source} {target}\n" for source, target in letter_pairs(200)))
     settings = {

@@ -1,4 +1,4 @@
-"""Encoders of every kind, trained here or elsewhere, inside the models that read with them."""
+"""Pretrained encoders of every kind, trained here or elsewhere, inside other models."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def train(desk: Path, out: Path, pretrained: Path | str, steps: int = 3, **given
 
 
 def filled(name: Path | str) -> Any:
-    """The encoder of a folder, by itself."""
+    """The encoder of a folder with its weights."""
     pretrained = open_pretrained(str(name))
     encoder = make_encoder(pretrained.shape).eval()
     pretrained.fill(encoder)
     return encoder
 
 
-def sentence(attempt: Callable[[], Any]) -> str:
+def message_of(attempt: Callable[[], Any]) -> str:
     with pytest.raises(ChainruleError) as caught:
         attempt()
     return str(caught.value)
@@ -121,7 +121,7 @@ def source_of(run: Any, line: str) -> Source:
     return Source(tokens_1S, torch.ones_like(tokens_1S, dtype=torch.bool))
 
 
-# What an encoder says is what its run says
+# An encoder computes what its run computes
 
 
 def states(encoder: Any, source: Source) -> list[Tensor]:
@@ -133,7 +133,7 @@ def states(encoder: Any, source: Source) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", ["elmo", "elmo-characters"])
-def test_an_elmo_says_what_its_run_says(name: str, runs: Callable[[str], Path]) -> None:
+def test_an_elmo_computes_what_its_run_computes(name: str, runs: Callable[[str], Path]) -> None:
     run, encoder = cr.load(runs(name), device="cpu"), filled(runs(name))
     source = source_of(run, "a b c")
     with torch.no_grad():
@@ -141,16 +141,16 @@ def test_an_elmo_says_what_its_run_says(name: str, runs: Callable[[str], Path]) 
             torch.testing.assert_close(ours, its)
 
 
-def test_a_transformer_says_what_its_run_says(runs: Callable[[str], Path]) -> None:
+def test_a_transformer_computes_what_its_run_computes(runs: Callable[[str], Path]) -> None:
     run, encoder = cr.load(runs("transformer"), device="cpu"), filled(runs("transformer"))
     source = source_of(run, "a b c")
     with torch.no_grad():
         torch.testing.assert_close(states(encoder, source)[-1], run.model.encode_text(source))
 
 
-def test_a_bert_says_what_its_run_says(runs: Callable[[str], Path]) -> None:
+def test_a_bert_computes_what_its_run_computes(runs: Callable[[str], Path]) -> None:
     run, encoder = cr.load(runs("bert"), device="cpu"), filled(runs("bert"))
-    assert encoder.word_table.num_embeddings == run.tokenizer.vocab_size + 1  # the mask has a row of its own
+    assert encoder.word_table.num_embeddings == run.tokenizer.vocab_size + 1  # one more row for the mask
     source = source_of(run, "a b c")
     with torch.no_grad():
         torch.testing.assert_close(encoder(*source), run.model.encode_text(source))
@@ -168,7 +168,7 @@ def test_a_bag_has_the_vectors_of_word2vec(runs: Callable[[str], Path]) -> None:
     assert encoder.shape.width == 10
 
 
-def test_a_gpt2_says_what_transformers_says(tmp_path: Path) -> None:
+def test_a_gpt2_computes_what_transformers_computes(tmp_path: Path) -> None:
     folder = save_gpt2(tmp_path / "gpt2")
     theirs: Any = transformers.GPT2Model.from_pretrained(folder).eval()
     tokens_1S = torch.tensor([[256, 64, 65, 66, 67]])
@@ -185,9 +185,9 @@ def test_a_gpt2_says_what_transformers_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", list(SMALL))
 def test_a_hybrid_reads_with_a_run(name: str, desk: Path, runs: Callable[[str], Path], tmp_path: Path) -> None:
     place = runs(name)
-    told: list[str] = []
-    run = train(desk, tmp_path / "run", place, listener=TrainingListener(note=told.append))
-    assert told[:2] == [f"tokeniser of the source: {place / 'tokenizer.json'}", "tokeniser of the target: char"]
+    notes: list[str] = []
+    run = train(desk, tmp_path / "run", place, listener=TrainingListener(note=notes.append))
+    assert notes[:2] == [f"tokeniser of the source: {place / 'tokenizer.json'}", "tokeniser of the target: char"]
     assert run.source_tokenizer.fingerprint == load_tokenizer(place).fingerprint
     own, theirs = run.model.pretrained.encoder.state_dict(), filled(place).state_dict()
     assert own.keys() == theirs.keys()
@@ -198,10 +198,12 @@ def test_a_hybrid_reads_with_a_run(name: str, desk: Path, runs: Callable[[str], 
     checkpoint = run.folder.read_checkpoint()
     assert checkpoint is not None
     if name.startswith("elmo"):
-        assert checkpoint.tensors["model/pretrained.mix.weights"].any()  # at the start they are 0
+        assert checkpoint.tensors["model/pretrained.mix.weights"].any()  # they are 0 at first
 
 
-def test_a_run_needs_its_encoder_no_more(desk: Path, runs: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_finished_run_does_not_need_the_folder_of_its_encoder(
+    desk: Path, runs: Callable[[str], Path], tmp_path: Path
+) -> None:
     shutil.copytree(runs("elmo-characters"), tmp_path / "elmo")
     options = {"tuned": True}
     whole = train(desk, tmp_path / "whole", tmp_path / "elmo", 6, options=options)
@@ -268,7 +270,7 @@ def test_a_folder_is_a_tokeniser(runs: Callable[[str], Path], tmp_path: Path) ->
     folder = save_gpt2(tmp_path / "gpt2")
     assert train_tokenizer(folder, text).fingerprint == train_tokenizer(folder / "tokenizer.json", text).fingerprint
     (tmp_path / "empty").mkdir()
-    assert sentence(lambda: train_tokenizer(tmp_path / "empty", text)) == (
+    assert message_of(lambda: train_tokenizer(tmp_path / "empty", text)) == (
         f"there is no '{tmp_path / 'empty' / 'tokenizer.json'}': expected a folder with a tokeniser; train one or "
         "check the name."
     )
@@ -287,12 +289,12 @@ def test_a_language_model_takes_the_tokeniser_of_a_run(desk: Path, runs: Callabl
     assert run.tokenizer.fingerprint == load_tokenizer(runs("elmo")).fingerprint
 
 
-# What cannot be
+# Errors
 
 
 def test_other_runs_are_no_encoders(desk: Path, tmp_path: Path) -> None:
     cr.train(desk / "text.txt", out=tmp_path / "ngram", model="ngram", tokenizer="word")
-    assert sentence(lambda: open_pretrained(str(tmp_path / "ngram"))) == (
+    assert message_of(lambda: open_pretrained(str(tmp_path / "ngram"))) == (
         f"{tmp_path / 'ngram'} is a run of ngram, which is not an encoder; give a run of bert, elmo, "
         "transformer, word2vec, or a folder in the layout of Hugging Face"
     )
@@ -300,7 +302,7 @@ def test_other_runs_are_no_encoders(desk: Path, tmp_path: Path) -> None:
         open_pretrained("nowhere-at-all")
 
 
-def test_weights_of_another_run_are_told(runs: Callable[[str], Path], tmp_path: Path) -> None:
+def test_weights_of_another_run_are_refused(runs: Callable[[str], Path], tmp_path: Path) -> None:
     shutil.copytree(runs("elmo"), tmp_path / "mixed")
     shutil.copy(runs("transformer") / "model.safetensors", tmp_path / "mixed" / "model.safetensors")
     with pytest.raises(RunError) as caught:
@@ -310,15 +312,15 @@ def test_weights_of_another_run_are_told(runs: Callable[[str], Path], tmp_path: 
     )
 
 
-def test_a_decoder_folder_of_the_wrong_size_is_told(tmp_path: Path) -> None:
+def test_a_decoder_folder_of_the_wrong_size_is_refused(tmp_path: Path) -> None:
     folder = save_gpt2(tmp_path / "gpt2")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "n_positions": 8}))
-    assert sentence(lambda: filled(folder)) == (
+    assert message_of(lambda: filled(folder)) == (
         f"the weights of {folder} do not fit its configuration; restore the files that belong together"
     )
     (folder / "config.json").write_text(json.dumps(config))
     weights = load_file(folder / "model.safetensors")
     weights.pop("transformer.ln_f.bias")
     save_file(weights, folder / "model.safetensors")
-    assert sentence(lambda: filled(folder)).startswith(f"{folder / 'model.safetensors'} has no tensor ln_f.bias")
+    assert message_of(lambda: filled(folder)).startswith(f"{folder / 'model.safetensors'} has no tensor ln_f.bias")

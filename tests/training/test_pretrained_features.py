@@ -1,4 +1,4 @@
-"""Translators that read their source by a pretrained encoder: what is trained, what stays, what a run keeps of it."""
+"""Translators with a pretrained encoder of the source: what is trained, what is frozen, what a run saves."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def folder(tmp_path: Path) -> Path:
     return save_encoder(tmp_path / "encoder")
 
 
-def sentence(of: Any, *arguments: Any, **options: Any) -> str:
+def message_of(of: Any, *arguments: Any, **options: Any) -> str:
     with pytest.raises(ChainruleError) as error:
         of(*arguments, **options)
     return str(error.value)
@@ -162,7 +162,7 @@ def test_features_are_whole_where_products_are_not() -> None:
 @pytest.mark.parametrize("model", list(SHAPES))
 @pytest.mark.parametrize("tuned", [False, True])
 def test_a_translator_keeps_its_contract(model: str, tuned: bool) -> None:
-    """Steps chain to what is scored at once, and padding and batch-mates change nothing."""
+    """Chained steps equal parallel scores; padding and other rows change nothing."""
     torch.manual_seed(2)
     options = {**SHAPES[model], "pretrained": "encoder", "tuned": tuned, "pretrained_shape": {**SMALL, "first": 9}}
     config = parse(RunConfig, {"model": {"name": model, **options}})
@@ -197,7 +197,7 @@ def test_a_frozen_encoder_stays_as_it_was(model: str, paths: tuple[Path, Path], 
     checkpoint = run.folder.read_checkpoint()
     assert checkpoint is not None
     moments = [name for name in checkpoint.tensors if name.endswith("/exp_avg")]
-    assert len(moments) == len(learns)  # the optimiser knows of no others
+    assert len(moments) == len(learns)  # the optimiser has no others
 
 
 def test_a_tuned_encoder_learns(paths: tuple[Path, Path], folder: Path, tmp_path: Path) -> None:
@@ -209,12 +209,12 @@ def test_a_tuned_encoder_learns(paths: tuple[Path, Path], folder: Path, tmp_path
 def test_the_source_is_read_by_the_tokeniser_of_the_encoder(
     paths: tuple[Path, Path], folder: Path, tmp_path: Path
 ) -> None:
-    told: list[str] = []
+    notes: list[str] = []
     run = train(
-        *paths, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=TrainingListener(note=told.append)
+        *paths, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=TrainingListener(note=notes.append)
     )
     file = folder / "tokenizer.json"
-    assert told[:2] == [f"tokeniser of the source: {file}", "tokeniser of the target: char"]
+    assert notes[:2] == [f"tokeniser of the source: {file}", "tokeniser of the target: char"]
     assert run.source_tokenizer.fingerprint == HuggingFaceTokenizer.from_file(file).fingerprint
     assert run.tokenizer.kind == "char"
     assert (run.config.tokenizer.source, run.config.tokenizer.joint) == (str(file), False)
@@ -226,7 +226,7 @@ def test_the_source_is_read_by_the_tokeniser_of_the_encoder(
     assert (run.model.window, run.model.eos) == (15, run.tokenizer.eos)
 
 
-def test_a_run_needs_its_encoder_no_more(paths: tuple[Path, Path], folder: Path, tmp_path: Path) -> None:
+def test_a_finished_run_does_not_need_its_encoder(paths: tuple[Path, Path], folder: Path, tmp_path: Path) -> None:
     run = train(*paths, out=tmp_path / "run", options={"pretrained": str(folder), "tuned": True})
     lines = paths[0].read_text().splitlines()[:5]
     written = [run.translate(line) for line in lines]
@@ -242,7 +242,7 @@ def test_a_run_needs_its_encoder_no_more(paths: tuple[Path, Path], folder: Path,
 
 
 @pytest.mark.parametrize("tuned", [False, True])
-def test_a_training_goes_on_as_if_it_had_not_stopped(
+def test_a_stopped_training_resumes_exactly(
     tuned: bool, paths: tuple[Path, Path], folder: Path, tmp_path: Path
 ) -> None:
     options, constant = {"pretrained": str(folder), "tuned": tuned}, {"schedule": "constant", "warmup": 0.0}
@@ -270,11 +270,11 @@ def test_lines_longer_than_the_encoder_reads(tmp_path: Path) -> None:
     folder = save_encoder(tmp_path / "encoder", positions=8)
     good = [(source, target) for source, target in letter_pairs(60) if max(len(source), len(target)) <= 6]
     mixed = write_pairs(tmp_path, [("a b c d e f g", "A"), ("a b c d e f", "A"), *good], "mixed")
-    told: list[str] = []
+    notes: list[str] = []
     run = train(
-        *mixed, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=TrainingListener(note=told.append)
+        *mixed, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=TrainingListener(note=notes.append)
     )
-    assert [note for note in told if "left out" in note] == [
+    assert [note for note in notes if "left out" in note] == [
         f"{math.floor((len(good) + 2) * 0.95) - 1} pairs; left out: 1 too long"
     ]
     assert run.model.window == 7  # six letters and [SEP], with [CLS] before them
@@ -282,21 +282,21 @@ def test_lines_longer_than_the_encoder_reads(tmp_path: Path) -> None:
         run.translate("a b c d e f g h i")
 
 
-# What does not go together
+# Errors
 
 
-def test_options_that_do_not_go_together(paths: tuple[Path, Path], folder: Path, tmp_path: Path) -> None:
+def test_options_that_do_not_fit_together(paths: tuple[Path, Path], folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert sentence(train, *paths, out=out, options={"tuned": True}) == (
+    assert message_of(train, *paths, out=out, options={"tuned": True}) == (
         "model.tuned needs a pretrained encoder; give one with model.pretrained"
     )
-    assert sentence(
+    assert message_of(
         train, *paths, out=out, options={"pretrained": str(folder)}, tokenizer_settings={"source": "byte"}
     ) == (
         "the source has 256 different tokens, but the pretrained encoder knows 56; leave tokenizer.source out, so that "
         "the source is read by the encoder's own tokeniser"
     )
-    assert sentence(train, *paths, out=out, options={"pretrained": "nowhere"}).startswith(
+    assert message_of(train, *paths, out=out, options={"pretrained": "nowhere"}).startswith(
         "there is no pretrained encoder 'nowhere'; "
     )
     assert not out.exists()

@@ -1,4 +1,4 @@
-"""A training that is killed, stopped or shared out ends exactly where an unbroken one does."""
+"""A training that is killed, stopped or distributed ends exactly like an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def finish(given: list[str]) -> None:
 
 
 def finish_together(given: list[str], port: int) -> None:
-    """Two processes, announced to one another as torchrun does."""
+    """Run two processes with the environment that torchrun sets."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     for command in [Command(*given, RANK=str(rank), LOCAL_RANK=str(rank), **place) for rank in range(2)]:
         done = command.wait()
@@ -66,7 +66,7 @@ def free_port() -> int:
 
 
 def wait_for(command: Command, run: Path, step: int) -> None:
-    """Until a training that is under way has saved this step or a later one."""
+    """Wait until a running training has saved this step or a later one."""
     for _ in range(100 * SECONDS):
         saved = sorted((run / "training").glob("step-*"))
         if not command.process.is_alive() or (saved and int(saved[-1].name.removeprefix("step-")) >= step):
@@ -84,7 +84,7 @@ def everything(run: Path) -> dict[str, torch.Tensor]:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The log without what depends on the clock."""
+    """The log without times."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
 
@@ -98,36 +98,38 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer"])
-def test_a_training_killed_at_several_moments_ends_as_if_unbroken(kind: str, text: Path, tmp_path: Path) -> None:
+def test_a_training_killed_at_several_moments_ends_like_an_uninterrupted_one(
+    kind: str, text: Path, tmp_path: Path
+) -> None:
     steps, rng = 120, random.Random(kind)
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    finish(arguments(kind, text, unbroken, steps))
+    uninterrupted, interrupted = tmp_path / "uninterrupted", tmp_path / "interrupted"
+    finish(arguments(kind, text, uninterrupted, steps))
     for least in (10, 40, 70):
-        command = Command(*arguments(kind, text, broken, steps, "training.save_seconds=0.001"))
-        wait_for(command, broken, least)
+        command = Command(*arguments(kind, text, interrupted, steps, "training.save_seconds=0.001"))
+        wait_for(command, interrupted, least)
         time.sleep(rng.random() * 0.05)
         command.process.kill()
         assert command.wait().code == -signal.SIGKILL, "the training was over before it was killed"
-    finish(arguments(kind, text, broken, steps, "training.save_seconds=0.001"))
-    assert_same_run(unbroken, broken)
-    logged = [record["step"] for record in metrics(broken) if "loss" in record]
+    finish(arguments(kind, text, interrupted, steps, "training.save_seconds=0.001"))
+    assert_same_run(uninterrupted, interrupted)
+    logged = [record["step"] for record in metrics(interrupted) if "loss" in record]
     assert logged == list(range(4, steps + 1, 4))
-    assert [record["step"] for record in metrics(broken) if "valid_loss" in record] == [24, 48, 72, 96, 120]
+    assert [record["step"] for record in metrics(interrupted) if "valid_loss" in record] == [24, 48, 72, 96, 120]
 
 
 @pytest.mark.parametrize("kind", ["gru", "muon"])
-def test_a_training_stopped_by_ctrl_c_saves_and_goes_on_the_same(kind: str, text: Path, tmp_path: Path) -> None:
-    unbroken, broken, steps = tmp_path / "unbroken", tmp_path / "broken", 120
-    finish(arguments(kind, text, unbroken, steps))
-    command = Command(*arguments(kind, text, broken, steps, "training.save_seconds=0.001"))
-    wait_for(command, broken, 20)
+def test_a_training_stopped_by_ctrl_c_is_saved_and_resumes_exactly(kind: str, text: Path, tmp_path: Path) -> None:
+    uninterrupted, interrupted, steps = tmp_path / "uninterrupted", tmp_path / "interrupted", 120
+    finish(arguments(kind, text, uninterrupted, steps))
+    command = Command(*arguments(kind, text, interrupted, steps, "training.save_seconds=0.001"))
+    wait_for(command, interrupted, 20)
     os.kill(command.process.pid, signal.SIGINT)
     done = command.wait()
     assert (done.code, done.out) == (130, "")
-    assert done.err.splitlines()[-1] == f"stopped and saved in {broken}; rerun the same command to resume"
-    assert 20 <= RunFolder(broken).read_checkpoint().values["step"] < steps  # type: ignore[union-attr]
-    finish(arguments(kind, text, broken, steps))
-    assert_same_run(unbroken, broken)
+    assert done.err.splitlines()[-1] == f"stopped and saved in {interrupted}; rerun the same command to resume"
+    assert 20 <= RunFolder(interrupted).read_checkpoint().values["step"] < steps  # type: ignore[union-attr]
+    finish(arguments(kind, text, interrupted, steps))
+    assert_same_run(uninterrupted, interrupted)
 
 
 def losses(run: Path) -> list[float]:
@@ -161,20 +163,20 @@ def test_torchrun_starts_such_processes(text: Path, tmp_path: Path) -> None:
         [sys.executable, "-m", "torch.distributed.run", *options, *given], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)  # one of the two speaks
+    result = json.loads(done.stdout)  # one of the two prints
     assert result["steps"] == 8
     assert RunFolder(tmp_path / "run").read_checkpoint().values["tokens"] == 8 * 2 * 8 * 8  # type: ignore[union-attr]
 
 
-def test_two_processes_resume_as_if_unbroken(text: Path, tmp_path: Path) -> None:
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+def test_two_processes_resume_exactly(text: Path, tmp_path: Path) -> None:
+    uninterrupted, interrupted = tmp_path / "uninterrupted", tmp_path / "interrupted"
     settings = ["training.warmup=0", "training.schedule=constant", "training.validations=1"]
-    finish_together(arguments("lstm", text, unbroken, 40, *settings), free_port())
-    for steps in (20, 40):  # with a larger budget both go on from what they had
-        finish_together(arguments("lstm", text, broken, steps, *settings), free_port())
+    finish_together(arguments("lstm", text, uninterrupted, 40, *settings), free_port())
+    for steps in (20, 40):  # a larger budget resumes both
+        finish_together(arguments("lstm", text, interrupted, steps, *settings), free_port())
     ours, theirs = (
         {name: t for name, t in everything(run).items() if name.startswith(("checkpoint/model", "checkpoint/process"))}
-        for run in (unbroken, broken)
+        for run in (uninterrupted, interrupted)
     )
     assert any(name.startswith("checkpoint/process/1/state") for name in ours)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -61,7 +61,7 @@ def test_the_budget_that_ends_first_counts() -> None:
     assert used(step=500, seconds=99) == 0.0
 
 
-def test_a_clock_goes_on_from_the_sittings_before() -> None:
+def test_a_clock_continues_from_earlier_sessions() -> None:
     clock = Clock(before=100.0)
     first = clock.seconds
     assert 100.0 <= first <= clock.seconds
