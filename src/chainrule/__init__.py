@@ -17,6 +17,7 @@ from chainrule.base.waiting import set_wait_policy
 if TYPE_CHECKING:
     from chainrule.api import import_model, load, train
     from chainrule.errors import ChainruleError
+    from chainrule.evaluation.measures import measure
     from chainrule.evaluation.text import Evaluation
     from chainrule.experiments.compare import compare
     from chainrule.experiments.mix import mix
@@ -37,6 +38,7 @@ __all__ = [
     "export",
     "import_model",
     "load",
+    "measure",
     "mix",
     "train",
 ]
@@ -51,6 +53,7 @@ _HOMES = {
     "export": "chainrule.interop.formats",
     "import_model": "chainrule.api",
     "load": "chainrule.api",
+    "measure": "chainrule.evaluation.measures",
     "mix": "chainrule.experiments.mix",
     "train": "chainrule.api",
 }

@@ -10,9 +10,9 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU, CHRF
 
 from chainrule.errors import ConfigError, DataError
+from chainrule.evaluation.metrics import is_chinese
 from chainrule.evaluation.rewards import REWARDS, make_reward
-from chainrule.evaluation.significance import is_chinese
-from chainrule.evaluation.translation import WordTokenizer
+from chainrule.evaluation.rouge import WordTokenizer
 
 BLEU_13A, BLEU_ZH, CHRF_2 = BLEU(effective_order=True), BLEU(effective_order=True, tokenize="zh"), CHRF()
 ROUGE_L = RougeScorer(["rougeL"], tokenizer=WordTokenizer())

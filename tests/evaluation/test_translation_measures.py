@@ -20,7 +20,8 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation import rewards, significance, translation
-from chainrule.evaluation.translation import WordTokenizer, _common_length, index_words, measure
+from chainrule.evaluation.rouge import WordTokenizer, _common_length, index_words
+from chainrule.evaluation.translation import measure
 
 ROUGE = ["rouge1", "rouge2", "rougeL"]
 OUTPUTS = ["The cat sat on the mat .", "a Dog barks", "", "It costs 3,500 dollars.", "green men"]
@@ -154,7 +155,7 @@ def test_to_dict_is_json() -> None:
     assert list(back) == [field.name for field in dataclasses.fields(found)]
     assert back["bleu_interval"] == list(found.bleu_interval)
     assert back["rouge_signature"] == found.rouge_signature
-    assert found.rouge_signature.startswith("nrefs:2|case:lc|stemmer:no|tok:unicode-words+han-characters|rouge_score:")
+    assert found.rouge_signature.startswith("nrefs:2|case:lc|stemmer:no|tok:unicode-words+han-characters|chainrule:")
 
 
 def test_errors() -> None:

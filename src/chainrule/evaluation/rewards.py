@@ -14,8 +14,8 @@ import numpy as np
 
 from chainrule.base.arrays import Array
 from chainrule.errors import DataError
-from chainrule.evaluation.significance import Bleu, Chrf, Metric, check_name, is_chinese
-from chainrule.evaluation.translation import WordIndex, WordTokenizer, index_words, rouge_l
+from chainrule.evaluation.metrics import Bleu, Chrf, Metric, check_name, is_chinese
+from chainrule.evaluation.rouge import WordIndex, WordTokenizer, index_words, rouge_l
 
 CACHED = 1 << 16
 """Number of references that are cached; sacreBLEU caches as many tokenised texts."""

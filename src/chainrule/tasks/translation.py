@@ -19,9 +19,9 @@ from chainrule.data.batches import Batches
 from chainrule.data.held_out import first_held_out_pair
 from chainrule.data.pairs import FilteredPairs, PairBatches, PairStore, filter_pairs, pair_stores
 from chainrule.data.store import open_store
+from chainrule.evaluation.metrics import make_metric
 from chainrule.evaluation.pairs import mean_loss, translate_greedily
 from chainrule.evaluation.rewards import make_reward
-from chainrule.evaluation.significance import make_metric
 from chainrule.evaluation.validation_budget import affordable_items, seconds_per_validation
 from chainrule.registry import OBJECTIVES, TASKS
 from chainrule.tasks.presets import RATES, TUNING_RATES, preferred_optimizer
