@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,15 @@ def test_a_recipe_sets_a_budget(path):
         assert {"minutes", "steps", "epochs"} & set(part["training"])
 
 
+@every_recipe
+def test_a_recipe_does_not_validate_on_its_test_text(path):
+    commands = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# chainrule")]
+    for command in commands:
+        words = command.split()
+        given = [word for option, word in pairwise(words) if option == "--valid"]
+        assert not any("test" in word for word in given), command
+
+
 MIXTURES = [path for path in RECIPES if "parts" in read_toml(path)["model"]]
 TRANSLATORS = [path for path in RECIPES if path not in MIXTURES and task_of(make_config(path, {}, {})).rewarded]
 FEW = ["training.steps=3", "training.threads=1", "training.validations=1"]
@@ -89,8 +99,7 @@ def test_a_recipe_for_a_mixture_trains_its_parts_and_mixes_them(path, tmp_path, 
 def test_a_recipe_trains(path, tmp_path, monkeypatch):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
     text = stand_in(tmp_path / "text.txt", 200)
-    valid = [stand_in(tmp_path / "valid.txt", 10)] if "valid_lines" in read_toml(path).get("data", {}) else []
-    run = train(text, valid=valid, config=path, out=tmp_path / "run", settings=parse_settings(FEW))
+    run = train(text, config=path, out=tmp_path / "run", settings=parse_settings(FEW))
     check_shape(run, path)
     losses = logged(run, "valid_loss")
     held_out = run.evaluate_held_out()

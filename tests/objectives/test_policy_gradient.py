@@ -77,6 +77,17 @@ def test_its_expectation_is_the_gradient_of_the_expected_reward(name: str) -> No
     assert_close(found, exact)
 
 
+@pytest.mark.parametrize(
+    "options", [{"gamma": 0.3}, {"mixing": "learned", "gamma": 0.3}, {"mixing": "gated"}, {"gamma": 0.0}]
+)
+def test_a_mixture_in_training_has_the_gradient_of_both_branches(options: dict[str, Any]) -> None:
+    batch = table_batch([[2, 1]], [1])._replace(source=some_source([3], size=3, padding=1))
+    model = small_translator("hybrid", vocabulary=EVEN, dropout=0.0, **options).double()
+    exact = gradients(-sequence_log_probs(model, batch.source, ROWS).exp() @ rewards_of(ROWS, [2, 1]), model)
+    found = sum_gradients(weighted_gradients(model.train(), batch, make_objective(), [ROWS[4]]))
+    assert_close(found, exact)
+
+
 @pytest.mark.parametrize("greedy", [ROWS[0], ROWS[9], ROWS[14]])
 def test_the_baseline_does_not_change_the_expectation(greedy: tuple[int, ...]) -> None:
     model, batch = model_and_batch(table_batch([[1]], [0]), "table")

@@ -72,6 +72,10 @@ class TableTranslator(nn.Module):
         place_1T = torch.arange(batch.inputs_BT.shape[1])[None]
         return Outputs(self.scores_ATVV[batch.source.tokens_BS[:, :1], place_1T, batch.inputs_BT], None)
 
+    def policy_features(self, batch: Batch) -> Tensor:
+        scores_BTV: Tensor = self(batch).hidden_BTD
+        return scores_BTV
+
 
 def table_batch(references: list[list[int]], sources: list[int] | None = None) -> Batch:
     """A batch of sources with given numbers (default: 0, 1, …) and references without `eos`."""

@@ -9,7 +9,8 @@ length would reveal where the target ends. The branches are in `hybrid_core.py`.
 
 The training loss is the sum of the cross-entropies of both branches and of the length. As -log is convex, (1-γ) times
 the first plus γ times the second is an upper bound of the loss of the mixture, for every γ. A learned γ is trained on
-the exact loss of the mixture, with the branches held constant.
+the exact loss of the mixture, with the branches held constant. Objectives that sample translations differentiate the
+mixture itself (`policy_features`).
 
 Gu et al., "Non-Autoregressive Neural Machine Translation", 2018. Glancing training and refinement are described in
 `layers/nonautoregressive/parallel_branch.py`. Lengths include `eos` in this file, except those that `predict_lengths`
@@ -166,11 +167,13 @@ class Hybrid(Translator):
 
     # The parallel branch
 
-    def _predict_in_parallel(self, encoded: EncodedSource, allocation: AllocationSource) -> ParallelPrediction:
-        """The prediction of the parallel branch at the predicted length."""
+    def _predict_in_parallel(
+        self, encoded: EncodedSource, allocation: AllocationSource, *, constant: bool = False
+    ) -> ParallelPrediction:
+        """The prediction of the parallel branch at the predicted length; `constant`: without gradient."""
         with torch.no_grad():
             lengths_B = self.predict_lengths(encoded)[:, 0] + 1
-        return self.core.predict_in_parallel(encoded, allocation, lengths_B, self.config)
+        return self.core.predict_in_parallel(encoded, allocation, lengths_B, self.config, constant=constant)
 
     def predict_lengths(self, encoded: EncodedSource, count: int = 1) -> Tensor:
         """The most probable lengths of the target, without `eos`, best first -> BK."""
@@ -226,13 +229,18 @@ class Hybrid(Translator):
         allocation = self.core.read_allocation(encoded)
         # Each branch has its own loss, so a constant γ needs no mixture in training.
         mixed = self.mixes and not self._trains_separately
-        parallel = self._predict_in_parallel(encoded, allocation) if mixed else None
+        parallel = self._predict_in_parallel(encoded, allocation, constant=self.training) if mixed else None
         embedded_BTD = self._drop(self.embedding(batch.inputs_BT))
         features_BTD, aligned_BTD, memory = self.core.decode_from_start(
             encoded, allocation, parallel, embedded_BTD, self.config.allocation_threshold
         )
         extra = self._extra_loss(batch, encoded, aligned_BTD, features_BTD, memory) if self.training else None
         return Outputs(self.core.pack_features(features_BTD, memory, 0), None, extra)
+
+    def policy_features(self, batch: Batch) -> Tensor:
+        """Features of the mixture, from which translations are sampled, with gradient through both branches."""
+        assert batch.source is not None
+        return self.read(self.begin(batch.source, stepping=False), batch.inputs_BT)[0]
 
     def _extra_loss(
         self, batch: Batch, encoded: EncodedSource, aligned_BTD: Tensor, features_BTD: Tensor, memory: DecoderMemory

@@ -219,13 +219,19 @@ class HybridCore(nn.Module):
     # The mixture
 
     def predict_in_parallel(
-        self, encoded: EncodedSource, allocation: AllocationSource, lengths_B: Tensor, options: HybridOptions
+        self,
+        encoded: EncodedSource,
+        allocation: AllocationSource,
+        lengths_B: Tensor,
+        options: HybridOptions,
+        *,
+        constant: bool = False,
     ) -> ParallelPrediction:
         """The prediction of the parallel branch for targets of given lengths, with its weight in the mixture.
 
-        No gradient flows through it in training: the branch has its own loss.
+        `constant`: no gradient flows through it, because the branch has its own loss.
         """
-        with torch.no_grad() if self.training else contextlib.nullcontext():
+        with torch.no_grad() if constant else contextlib.nullcontext():
             features_BLD = self.parallel_features(encoded, allocation, lengths_B, options.allocation_threshold)
         return self._weight_prediction(features_BLD, lengths_B, options.gamma)
 

@@ -157,11 +157,15 @@ class HybridLanguageModel(LanguageModel):
     def _predict_in_parallel(
         self, encoded: EncodedSource, allocation: AllocationSource, source_RS: Tensor
     ) -> ParallelPrediction | None:
-        """The prediction of the parallel branch for whole blocks; None: the branches are not mixed."""
+        """The prediction of the parallel branch for whole blocks; None: the branches are not mixed.
+
+        In training no gradient flows through it: the branch has its own loss.
+        """
         if not self.features.mixes(self.config.gamma):
             return None
         lengths_R = source_RS.new_full((len(source_RS),), self.config.block)
-        return self.features.predict_in_parallel(encoded, allocation, lengths_R, self.config)
+        constant = self.training
+        return self.features.predict_in_parallel(encoded, allocation, lengths_R, self.config, constant=constant)
 
     def _read_in_block(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
         """Read tokens of the current block -> packed features of both branches BTX, and the state after them."""

@@ -127,6 +127,11 @@ class Translator(nn.Module, SteppingModel):
         hidden_BTD, _ = self.read(self.begin(batch.source, stepping=False), batch.inputs_BT)
         return Outputs(self._apply_bridge(hidden_BTD), None)
 
+    def policy_features(self, batch: Batch) -> Tensor:
+        """Features BTD of the distribution from which `step` samples, with gradient through all of it."""
+        hidden_BTD: Tensor = self(batch).hidden_BTD
+        return hidden_BTD
+
     def _apply_bridge(self, hidden: Tensor) -> Tensor:
         return hidden if self.bridge is None else self.bridge(hidden)
 

@@ -177,7 +177,7 @@ def _score_group(model: SteppingNetwork, source: Source, source_R: Tensor, sampl
     mask_RS = source.mask_BS[source_R]
     S = int(mask_RS.any(0).nonzero().max()) + 1
     repeated = Source(source.tokens_BS[source_R, :S], mask_RS[:, :S])
-    hidden_RTD = model(Batch(inputs_RT, tokens_RT, weights_RT, repeated)).hidden_BTD
+    hidden_RTD = model.policy_features(Batch(inputs_RT, tokens_RT, weights_RT, repeated))
     real_RT = weights_RT > 0
     log_prob_N = model.output.log_prob(hidden_RTD[real_RT], tokens_RT[real_RT])
     return log_prob_N.new_zeros(len(tokens_RT)).index_add(0, real_RT.nonzero()[:, 0], log_prob_N)
