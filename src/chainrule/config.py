@@ -217,7 +217,7 @@ def _fields_at(kind: type[BaseModel], path: list[str]) -> Iterable[str]:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Read a TOML file as plain values."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"no configuration file at {path}; give the path of a .toml file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -74,7 +74,7 @@ def test_a_batch_reads_eos_and_the_target() -> None:
     ("source", "target", "sentence"),
     [
         ("a\nb\nc\n", "a\nb\n", "a.src has 3 lines and a.tgt has 2: line 3 of a.src has no partner"),
-        ("a\n", "a\n\nc", "a.src has 1 lines and a.tgt has 3: line 2 of a.tgt has no partner"),
+        ("a\n", "a\n\nc", "a.src has 1 line and a.tgt has 3: line 2 of a.tgt has no partner"),
     ],
 )
 def test_files_of_unequal_length_are_an_error_that_names_the_line(source: str, target: str, sentence: str) -> None:
@@ -220,7 +220,7 @@ def test_too_many_processes_are_an_error() -> None:
     with pytest.raises(DataError) as error:
         PairBatches(numbered(3), np.arange(3), 1000, seed=1, world=2)
     assert str(error.value) == (
-        "3 pairs make 1 batch(es), too few for 2 processes; start fewer processes or lower training.max_tokens."
+        "3 pairs make 1 batch, too few for 2 processes; start fewer processes or lower training.max_tokens."
     )
 
 

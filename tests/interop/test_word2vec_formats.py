@@ -85,7 +85,7 @@ def test_many_words_and_duplicates(tmp_path: Path) -> None:
     found = read_vectors(path)
     assert found.words == words[:2999]
     np.testing.assert_array_equal(found.vectors_VD, vectors_VD[:2999])
-    assert found.notes == ["1 word(s) occur more than once; the first vector is used"]
+    assert found.notes == ["1 word occurs more than once; the first vector is used"]
 
 
 @pytest.mark.parametrize("word", ["New York", "", "a\nb", "\u00a0"])
@@ -108,7 +108,7 @@ DAMAGED = {
     b"2 2\na 1 2\nb 1\n": "{path}, line 3 has 1 numbers; expected 2 after the word",
     b"2 2\na 1 2\nb 1 x\n": "{path}, line 3: expected a word and 2 numbers",
     b"1 2\na 1 2\nb 1 2\n": (
-        "{path} continues after the 1 words that its first line promises; it is damaged, create it again"
+        "{path} continues after the 1 word that its first line promises; it is damaged, create it again"
     ),
     b"1 2\n\xff 1 2\n": "{path}: word 1 is not UTF-8; convert the file, or create it again",
     b"1 2\na \0\0\0\0\0\0\0": "{path} is truncated: it ends within word 1 of 1; copy or create it again",

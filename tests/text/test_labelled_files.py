@@ -103,7 +103,7 @@ BAD = [
     (
         "a.tsv",
         "x\ta\n \tb\n",
-        "{path}, line 2: the label is empty; expected a word before the tab; name it or leave the line out.",
+        "{path}, line 2: the label is empty; expected a word; name it or leave the line out.",
     ),
     (
         "a.tsv",

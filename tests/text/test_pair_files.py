@@ -90,7 +90,9 @@ def test_several_files_of_pairs_are_concatenated(tmp_path: Path) -> None:
 
 
 def test_files_with_both_sides_are_known_by_name() -> None:
-    assert [name for name in ("a.tsv", "a.TSV", "a.jsonl.zst", "a.ndjson", "a.tsv.xz") if not hold_pairs(name)] == []
+    assert [
+        name for name in ("a.tsv", "a.TSV", "a.jsonl.zst", "a.ndjson", "a.tsv.xz", "a.csv.gz") if not hold_pairs(name)
+    ] == []
     assert [name for name in ("a.txt", "train.en", "tsv", "a.tsv.txt", "-", "a.gz") if hold_pairs(name)] == []
 
 
@@ -98,8 +100,9 @@ def test_files_with_both_sides_are_known_by_name() -> None:
 def test_other_numbers_of_files_are_refused(count: int, two_files: list[Path]) -> None:
     with pytest.raises(DataError) as error:
         open_pairs([two_files[0]] * count)
+    files = "1 file" if count == 1 else f"{count} files"
     assert str(error.value) == (
-        f"got {count} file(s) for pairs of lines: expected two, source then target, or one .tsv or .jsonl with both; "
+        f"got {files} for pairs of lines: expected two, source then target, or one .tsv, .csv or .jsonl with both; "
         "name them."
     )
 

@@ -198,7 +198,7 @@ def test_nul_looks_like_a_binary_file(tmp_path: Path, tail: bytes) -> None:
         list(open_texts([tmp_path / "a.txt"]).strings())
     assert str(caught.value) == (
         f"{tmp_path}/a.txt: byte 1 is NUL, so this looks like a binary or UTF-16 file; expected UTF-8 text; "
-        "convert the file (iconv -f utf-16 -t utf-8) or use --tokenizer byte."
+        "convert the file (iconv -f utf-16le -t utf-8) or use --tokenizer byte."
     )
 
 

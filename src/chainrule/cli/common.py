@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import math
@@ -58,8 +59,8 @@ def print_note(text: str) -> None:
 def read_lines(file: Path) -> Iterator[str]:
     """Yield the lines of a file or, for "-", of standard input; each line as soon as it can be read."""
     if str(file) == "-":
-        for line in sys.stdin.buffer:
-            yield _decode(line)
+        for number, line in enumerate(sys.stdin.buffer):
+            yield _decode(line if number else line.removeprefix(codecs.BOM_UTF8))
         return
     from chainrule.text.readers import lines_in, open_texts
 
@@ -72,8 +73,10 @@ def _decode(line: bytes) -> str:
     try:
         return line.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
+        encoding = "utf-16" if line[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin1"
         raise DataError(
-            f"standard input is not UTF-8 (byte 0x{line[error.start]:02x}); convert it first: iconv -f latin1 -t utf-8"
+            f"standard input is not UTF-8 (byte 0x{line[error.start]:02x}); convert it first: iconv -f {encoding} -t "
+            "utf-8"
         ) from None
 
 

@@ -42,7 +42,7 @@ Data = Annotated[
     typer.Argument(
         metavar="DATA…",
         help="Text as files, folders, - for standard input, hf:NAME/CONFIG:SPLIT or sample:english. Translators: two "
-        "files, source then target, or .tsv or .jsonl files of pairs. Classifiers: .tsv or .jsonl files of labelled "
+        "files, source then target, or .tsv, .csv or .jsonl files of pairs. Classifiers: such files of labelled "
         "texts. Taggers: files with columns of words and tags.",
     ),
 ]

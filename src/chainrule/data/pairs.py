@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from chainrule.base.grammar import plural
 from chainrule.data.grouping import consecutive
 from chainrule.data.rows import Indices, Rows
 from chainrule.data.store import TokenStore
 from chainrule.errors import ConfigError, DataError
+from chainrule.text.formats.pairs import unmatched
 from chainrule.types import Batch, Source
 
 
@@ -42,12 +44,7 @@ def pair_stores(source: TokenStore, target: TokenStore, *, eos: tuple[int, int],
     """Two stores as pairs; `eos` and `names` are given for source and target."""
     source_rows, target_rows = Rows(source.tokens, eos[0]), Rows(target.tokens, eos[1])
     if len(source_rows) != len(target_rows):
-        shorter = min(len(source_rows), len(target_rows))
-        longer_name = names[0] if len(source_rows) > len(target_rows) else names[1]
-        raise DataError(
-            f"{names[0]} has {len(source_rows)} lines and {names[1]} has {len(target_rows)}: line {shorter + 1} of "
-            f"{longer_name} has no partner; expected two files that match line by line."
-        )
+        raise unmatched((len(source_rows), len(target_rows)), names)
     return PairStore(source, target, source_rows, target_rows)
 
 
@@ -64,7 +61,7 @@ class FilteredPairs:
     def summary(self) -> str:
         """The numbers of kept and dropped pairs as text; empty if none were dropped."""
         dropped = self.reasons
-        return f"{len(self.indices_P):,} pairs; left out: {dropped}" if dropped else ""
+        return f"{plural(len(self.indices_P), 'pair')}; left out: {dropped}" if dropped else ""
 
     @property
     def reasons(self) -> str:
@@ -117,8 +114,8 @@ class PairBatches:
         self.per_epoch = len(self.slices) // world
         if not self.per_epoch:
             raise DataError(
-                f"{len(indices_P)} pairs make {len(self.slices)} batch(es), too few for {world} processes; start "
-                "fewer processes or lower training.max_tokens."
+                f"{plural(len(indices_P), 'pair')} make {plural(len(self.slices), 'batch', 'batches')}, too few for "
+                f"{world} processes; start fewer processes or lower training.max_tokens."
             )
         self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] = (-1, order_P, order_P)
 

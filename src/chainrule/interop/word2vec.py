@@ -22,6 +22,7 @@ import numpy as np
 from chainrule.base.arrays import Array
 from chainrule.base.devices import PeakMemory
 from chainrule.base.files import file_atomically, folder_atomically
+from chainrule.base.grammar import plural
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.build import load_model
 from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
@@ -39,7 +40,7 @@ ROWS = 1024
 """Words that are written together; progress is reported after as many."""
 
 MAX_WORD_BYTES = 1 << 16
-HEADER = re.compile(rb"\s*(\d{1,18})[ \t]+(\d{1,18})\s*")
+HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*(\d{1,18})[ \t]+(\d{1,18})\s*")
 
 
 class VectorFile(NamedTuple):
@@ -145,7 +146,7 @@ def _read_header(file: IO[bytes], path: Path) -> tuple[int, int]:
         )
     words, width = map(int, found.groups())
     if not words or not width:
-        raise DataError(f"{path} has a header of {words} words of width {width}; expected at least 1 of each")
+        raise DataError(f"{path} has a header of {plural(words, 'word')} of width {width}; expected at least 1 of each")
     return words, width
 
 
@@ -183,10 +184,15 @@ def _read_rows(
             progress(number, count)
     if file.read(64).strip():
         raise DataError(
-            f"{path} continues after the {count:,} words that its first line promises; it is damaged, create it again"
+            f"{path} continues after the {plural(count, 'word')} that its first line promises; it is damaged, create "
+            "it again"
         )
     rows_VD.resize((len(words), width), refcheck=False)
-    notes = [f"{duplicates:,} word(s) occur more than once; the first vector is used"] if duplicates else []
+    notes = (
+        [f"{plural(duplicates, 'word occurs', 'words occur')} more than once; the first vector is used"]
+        if duplicates
+        else []
+    )
     return VectorFile(words, rows_VD, notes)
 
 

@@ -162,9 +162,8 @@ class LanguageModelRun(EvaluatedRun):
 
     def compress(self, file: str | Path, out: str | Path, *, progress: Progress | None = None) -> CompressionResult:
         """Write `file` to `out` in about as many bits as `evaluate` reports."""
-        return compress(
-            self.model, self.tokenizer, open_texts([file]), Path(out), fingerprint=self.fingerprint, progress=progress
-        )
+        texts = open_texts([file], exact=True)
+        return compress(self.model, self.tokenizer, texts, Path(out), fingerprint=self.fingerprint, progress=progress)
 
     def decompress(self, file: str | Path, out: str | Path, *, progress: Progress | None = None) -> CompressionResult:
         """Write the text that `compress` put into `file` to `out`, byte for byte."""

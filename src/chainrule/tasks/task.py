@@ -19,7 +19,7 @@ from chainrule.config import RunConfig, TokenizerConfig
 from chainrule.data.batches import Batches
 from chainrule.errors import ConfigError
 from chainrule.registry import MODELS, OBJECTIVES, TASKS
-from chainrule.text.formats.pairs import TAB_SUFFIX
+from chainrule.text.formats.pairs import COLUMN_SUFFIXES
 from chainrule.text.sources import kind_of
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.types import Preferences, Vocabulary
@@ -203,7 +203,7 @@ def form_for_data(model: str, paths: Sequence[str]) -> str:
 def look_like_pairs(paths: Sequence[str]) -> bool:
     """train.en and train.de, or pairs.tsv."""
     parallel = len(paths) == 2 and _languages(Path(paths[0]), Path(paths[1]))
-    return parallel or any(kind_of(Path(path)) == TAB_SUFFIX for path in paths)
+    return parallel or any(kind_of(Path(path)) in COLUMN_SUFFIXES for path in paths)
 
 
 def _languages(first: Path, second: Path) -> bool:

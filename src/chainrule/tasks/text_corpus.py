@@ -70,8 +70,11 @@ def training_texts(data: DataConfig, *, whole: bool = False) -> tuple[Texts, Tex
     texts = open_texts(data.train, field=data.field)
     if data.lines:
         texts = some_lines(texts, 0, data.lines)
+    _refuse_blank(texts)
     if data.valid:
-        return texts, validation_text(data)
+        valid = validation_text(data)
+        _refuse_blank(valid)
+        return texts, valid
     return (None if whole else hold_out_text(texts, data.held_out)) or (texts, texts)
 
 
@@ -81,6 +84,11 @@ def validation_text(data: DataConfig) -> Texts:
         return training_texts(data)[1]
     valid = open_texts(data.valid, field=data.field)
     return some_lines(valid, 0, data.valid_lines) if data.valid_lines else valid
+
+
+def _refuse_blank(texts: Texts) -> None:
+    if not any(block.data.strip() for block in texts.blocks()):
+        raise DataError(f"{texts.name} has blank lines only: expected text; give a file with at least one word.")
 
 
 def refuse_pairs(paths: Sequence[str], model: str) -> None:

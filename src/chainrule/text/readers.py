@@ -1,8 +1,8 @@
 """Text as a stream of lines, read any number of times in bounded memory.
 
 A text is a sequence of lines in bytes, each ended by a newline; the last may lack it. Nothing else has a meaning:
-carriage returns and byte order marks are ordinary characters. Several sources are read as one text; where a source
-lacks its last newline, one is inserted before the next source.
+carriage returns are ordinary characters. Byte-order marks are removed, unless the exact bytes are wanted. Several
+sources are read as one text; where a source lacks its last newline, one is inserted before the next source.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chainrule.errors import DataError
+from chainrule.text.encodings import utf16_by_zeros
 from chainrule.text.sources import TextSource, find_sources, name_of
 
 BLOCK = 1 << 19
@@ -115,7 +116,8 @@ class Texts:
         if nul >= 0:
             raise DataError(
                 f"{self._place(block.offset + nul)} is NUL, so this looks like a binary or UTF-16 file; expected UTF-8 "
-                "text; convert the file (iconv -f utf-16 -t utf-8) or use --tokenizer byte."
+                f"text; convert the file (iconv -f {utf16_by_zeros(block.offset + nul)} -t utf-8) or use --tokenizer "
+                "byte."
             )
         return text
 
@@ -144,11 +146,14 @@ class Texts:
         return f"{name}: byte {offset - start}"
 
 
-def open_texts(sources: Sequence[str | Path], *, field: str = "text") -> Texts:
-    """The text of files, folders, "-" (standard input) or "hf:NAME:SPLIT"; `field` holds the text in JSON records."""
+def open_texts(sources: Sequence[str | Path], *, field: str = "text", exact: bool = False) -> Texts:
+    """The text of files, folders, "-" (standard input) or "hf:NAME:SPLIT"; `field` holds the text in JSON records.
+
+    `exact`: every byte of the files, byte-order marks included.
+    """
     if isinstance(sources, str | Path):
         sources = [sources]
-    found = [one for source in sources for one in find_sources(source, field)]
+    found = [one for source in sources for one in find_sources(source, field, exact=exact)]
     if not found:
         raise DataError("no text was given: expected a file, a folder, '-' or hf:NAME:SPLIT; name at least one.")
     return Texts(found)

@@ -1,6 +1,7 @@
 """Sources of text: files, folders, standard input, compressed files, JSON lines, Hugging Face data sets, samples.
 
-A source is a name and a function that streams its bytes; every call starts from the beginning.
+A source is a name and a function that streams its bytes; every call starts from the beginning. Byte-order marks are
+removed and UTF-16 is converted (`encodings.py`), unless the exact bytes are wanted.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from chainrule.errors import DataError
+from chainrule.text.encodings import as_utf8, utf16_by_zeros
 from chainrule.text.samples.texts import PREFIX, sample_text
 
 CHUNK = 1 << 20
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 COMPRESSED_SUFFIXES = (".gz", ".zst", ".xz")
+
+SIMILAR = (0.7, 0.0)
+"""The least likeness of a file that is suggested in place of a missing one."""
 
 
 class TextSource(NamedTuple):
@@ -34,20 +39,23 @@ class TextSource(NamedTuple):
     chunks: Callable[[], Iterator[bytes]]
 
 
-def find_sources(source: str | Path, field: str) -> list[TextSource]:
-    """The sources of one command line argument: a path, a folder, "-", hf:NAME:SPLIT or sample:NAME."""
+def find_sources(source: str | Path, field: str, *, exact: bool = False) -> list[TextSource]:
+    """The sources of one command line argument: a path, a folder, "-", hf:NAME:SPLIT or sample:NAME.
+
+    `exact`: the bytes of files as they are, byte-order marks included.
+    """
     if str(source) == "-":
-        return [_standard_input()]
+        return [_standard_input(exact)]
     if str(source).startswith("hf:"):
         return [_data_set(str(source), field)]
     if str(source).startswith(PREFIX):
         return [TextSource(str(source), lambda: iter([sample_text(str(source)).encode()]))]
     path = Path(source)
     if path.is_dir():
-        return [_file(found, field) for found in _files_of(path)]
+        return [_file(found, field, exact) for found in _files_of(path)]
     if not path.exists():
         raise _missing(path)
-    return [_file(path, field)]
+    return [_file(path, field, exact)]
 
 
 def name_of(sources: Sequence[TextSource]) -> str:
@@ -58,9 +66,17 @@ def name_of(sources: Sequence[TextSource]) -> str:
 
 def _missing(path: Path) -> DataError:
     names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
-    hint = f"did you mean '{path.parent / close[0]}'?" if close else "check the name and the folder."
+    close = max(names, key=lambda name: _likeness(path.name, name), default="")
+    found = _likeness(path.name, close) >= SIMILAR
+    hint = f"did you mean '{path.parent / close}'?" if found else "check the name and the folder."
     return DataError(f"there is no file '{path}': {hint}")
+
+
+def _likeness(name: str, other: str) -> tuple[float, float]:
+    """How alike two names of files are, from 0 to 1: the parts before the first dot, then the whole names."""
+    parts = ((name.partition(".")[0], other.partition(".")[0]), (name, other))
+    first, whole = (difflib.SequenceMatcher(None, *pair).ratio() for pair in parts)
+    return first, whole
 
 
 def _files_of(folder: Path) -> list[Path]:
@@ -82,13 +98,18 @@ def kind_of(path: Path) -> str:
     return inner[0] if inner else ""
 
 
-def _file(path: Path, field: str) -> TextSource:
+def _file(path: Path, field: str, exact: bool) -> TextSource:
     if kind_of(path) in JSON_SUFFIXES:
         return TextSource(str(path), lambda: _records(str(path), file_chunks(path), field))
-    return TextSource(str(path), lambda: file_chunks(path))
+    return TextSource(str(path), lambda: _exact_chunks(path) if exact else file_chunks(path))
 
 
 def file_chunks(path: Path) -> Iterator[bytes]:
+    """The text of a file, decompressed, in UTF-8 without byte-order mark."""
+    return as_utf8(_exact_chunks(path), str(path))
+
+
+def _exact_chunks(path: Path) -> Iterator[bytes]:
     """The bytes of a file, decompressed."""
     with _reading(path):
         suffix = path.suffix.lower()
@@ -148,7 +169,7 @@ def _decompress_zstd(file: IO[bytes]) -> Iterator[bytes]:
         raise EOFError
 
 
-def _standard_input() -> TextSource:
+def _standard_input(exact: bool) -> TextSource:
     """Standard input, copied to a temporary file when it is first read, so that it can be read again."""
 
     def chunks() -> Iterator[bytes]:
@@ -157,7 +178,8 @@ def _standard_input() -> TextSource:
             offset += len(chunk)
             yield chunk
 
-    return TextSource("standard input", chunks)
+    name = "standard input"
+    return TextSource(name, chunks if exact else lambda: as_utf8(chunks(), name))
 
 
 def _spooled(stream: IO[str]) -> IO[bytes]:
@@ -193,6 +215,22 @@ def lines_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
             yield from others[:-1]
             rest = [others[-1]]
     yield b"".join(rest)
+
+
+def decode_line(place: str, line: bytes) -> str:
+    """A line as a string; `place` names it in messages."""
+    if (nul := line.find(0)) >= 0:
+        raise DataError(
+            f"{place}: byte {nul} is NUL, so this looks like a binary or UTF-16 file; expected UTF-8 text; convert the "
+            f"file (iconv -f {utf16_by_zeros(nul)} -t utf-8)."
+        )
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{place}: byte {error.start} is 0x{line[error.start]:02x}; expected UTF-8 text; convert the file "
+            "(iconv -f latin1 -t utf-8)."
+        ) from None
 
 
 def record_text(place: str, line: bytes, field: str, option: str = "--field") -> bytes:

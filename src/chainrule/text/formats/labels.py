@@ -1,7 +1,8 @@
-"""Files of labelled texts: tab-separated lines, or JSON lines.
+"""Files of labelled texts: tab-separated lines, comma-separated rows, or JSON lines.
 
-A line is label, tab, text, and for pairs another tab and a second text; or an object with these as fields. Files are
-streamed; labels are kept in memory as arrays of ids. Files with a tag for each word are read by `tags.py`.
+A line is label, tab, text, and for pairs another tab and a second text; or a row of a .csv with the same columns; or an
+object with these as fields. A first line with the names of the fields selects the columns. Files are streamed; labels
+are kept in memory as arrays of ids. Files with a tag for each word are read by `tags.py`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,28 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from chainrule.base.grammar import plural
 from chainrule.errors import DataError
+from chainrule.text.formats.csv_rows import CSV_SUFFIX, csv_rows
 from chainrule.text.readers import Texts
-from chainrule.text.sources import JSON_SUFFIXES, TextSource, file_chunks, find_sources, kind_of, lines_of, name_of
+from chainrule.text.sources import (
+    JSON_SUFFIXES,
+    TextSource,
+    decode_line,
+    file_chunks,
+    find_sources,
+    kind_of,
+    lines_of,
+    name_of,
+)
 
 T = TypeVar("T")
 
 SHOWN = 10
 """Number of labels named in a message."""
+
+QUOTES = ', and put a text with commas in quotes: "one, two"'
+"""What a row of a .csv with too many columns usually needs."""
 
 
 class Fields(NamedTuple):
@@ -86,10 +101,12 @@ class LabelledFiles:
         return at_least_one(islice(found, self.max_examples), self.name, "label, tab, text")
 
     def _read(self, source: TextSource) -> Iterator[Example]:
-        lines = numbered_lines(source)
-        if kind_of(Path(source.name)) in JSON_SUFFIXES:
-            return (_json_example(place, line, self.fields) for place, line in lines)
-        return _tab_examples(lines, self.fields, self.multi_label)
+        if (kind := kind_of(Path(source.name))) in JSON_SUFFIXES:
+            return (_json_example(place, line, self.fields) for place, line in numbered_lines(source))
+        if kind == CSV_SUFFIX:
+            return _row_examples(csv_rows(source), self.fields, self.multi_label, "comma")
+        rows = ((place, line.split("\t")) for place, line in numbered_lines(source))
+        return _row_examples(rows, self.fields, self.multi_label, "tab")
 
     @property
     def paired(self) -> bool:
@@ -195,36 +212,33 @@ def numbered_lines(source: TextSource, *, blank: bool = False) -> Iterator[tuple
     for number, line in enumerate(lines_of(source.chunks()), start=1):
         if line.strip() or blank:
             place = f"{source.name}, line {number}"
-            try:
-                yield place, line.decode().removesuffix("\r")
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{place}: byte {error.start} is 0x{line[error.start]:02x}; expected UTF-8 text; convert the file "
-                    "(iconv -f latin1 -t utf-8)."
-                ) from None
+            yield place, decode_line(place, line).removesuffix("\r")
 
 
 # Lines
 
 
-def _tab_examples(lines: Iterator[tuple[str, str]], fields: Fields, multi_label: bool) -> Iterator[Example]:
-    """Tab-separated lines; the first may name the columns."""
+def _row_examples(
+    rows: Iterable[tuple[str, list[str]]], fields: Fields, multi_label: bool, separator: str
+) -> Iterator[Example]:
+    """Rows of columns, between which is `separator`; the first may name the columns."""
     columns: tuple[int, ...] | None = None
-    for place, line in lines:
-        parts = line.split("\t")
+    for place, parts in rows:
         if columns is None:
             columns, named = _columns(parts, fields)
             if named:
                 continue
         if len(parts) < 2:
-            raise DataError(f"{place}: no tab in it; expected label, tab, text; repair the line or leave it out.")
+            raise DataError(
+                f"{place}: no {separator} in it; expected label, {separator}, text; repair the line or leave it out."
+            )
         if len(parts) <= max(columns) or (len(columns) != len(parts) and columns == (0, 1, 2)[: len(columns)]):
             raise DataError(
-                f"{place}: {len(parts)} columns, but the first line has {len(columns)}; expected as many on each; "
-                "repair the line or leave it out."
+                f"{place}: {plural(len(parts), 'column')}, but the first line has {len(columns)}; expected as many on "
+                f"each; repair the line or leave it out{QUOTES if separator == 'comma' else ''}."
             )
         label, text, *pair = (parts[column] for column in columns)
-        yield Example(place, _tab_labels(place, label, multi_label), text, pair[0] if pair else None, multi_label)
+        yield Example(place, _row_labels(place, label, multi_label), text, pair[0] if pair else None, multi_label)
 
 
 def _columns(parts: list[str], fields: Fields) -> tuple[tuple[int, ...], bool]:
@@ -236,12 +250,12 @@ def _columns(parts: list[str], fields: Fields) -> tuple[tuple[int, ...], bool]:
     return (0, 1, 2)[: max(2, min(3, len(parts)))], False
 
 
-def _tab_labels(place: str, label: str, multi_label: bool) -> tuple[str, ...]:
+def _row_labels(place: str, label: str, multi_label: bool) -> tuple[str, ...]:
     labels = [part.strip() for part in label.split("|")] if multi_label and label.strip() else [label.strip()]
     if multi_label and labels == [""]:
         return ()
     if "" in labels:
-        raise DataError(f"{place}: the label is empty; expected a word before the tab; name it or leave the line out.")
+        raise DataError(f"{place}: the label is empty; expected a word; name it or leave the line out.")
     return tuple(labels)
 
 

@@ -1,4 +1,4 @@
-"""Pairs of lines: two parallel files, or one file of tab-separated or JSON lines.
+"""Pairs of lines: two parallel files, or one file of tab-separated lines, comma-separated rows or JSON lines.
 
 Pairs are two `Texts`, source and target, of which lines with the same number belong together.
 """
@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from chainrule.base.grammar import plural
 from chainrule.errors import DataError
+from chainrule.text.formats.csv_rows import CSV_SUFFIX, csv_rows
 from chainrule.text.readers import Texts, open_texts
 from chainrule.text.sources import JSON_SUFFIXES, TextSource, file_chunks, kind_of, lines_of, record_text
 from chainrule.text.splitting import some_lines
 
-TAB_SUFFIX = ".tsv"
+COLUMN_SUFFIXES = (".tsv", CSV_SUFFIX)
+"""Files with the source and the target in columns."""
 
 
 class Pairs(NamedTuple):
@@ -30,13 +33,14 @@ class Pairs(NamedTuple):
 
 def hold_pairs(path: str | Path) -> bool:
     """Whether one file holds both sides, judged by its name."""
-    return kind_of(Path(path)) in (TAB_SUFFIX, *JSON_SUFFIXES)
+    return kind_of(Path(path)) in (*COLUMN_SUFFIXES, *JSON_SUFFIXES)
 
 
 def open_pairs(paths: Sequence[str | Path], *, fields: tuple[str, str] = ("source", "target")) -> Pairs:
     """The pairs of two parallel files, or of files that hold both sides.
 
-    A line of a .tsv is source, tab, target; a line of a .jsonl an object with both `fields`.
+    A line of a .tsv is source, tab, target, a row of a .csv source, comma, target; a first line with the names of both
+    `fields` selects the columns. A line of a .jsonl is an object with both fields.
     """
     if paths and all(hold_pairs(path) for path in paths):
         for path in paths:
@@ -45,34 +49,73 @@ def open_pairs(paths: Sequence[str | Path], *, fields: tuple[str, str] = ("sourc
         return Pairs(source, target)
     if len(paths) != 2:
         raise DataError(
-            f"got {len(paths)} file(s) for pairs of lines: expected two, source then target, or one .tsv or .jsonl "
-            "with both; name them."
+            f"got {plural(len(paths), 'file')} for pairs of lines: expected two, source then target, or one .tsv, .csv "
+            "or .jsonl with both; name them."
         )
     return Pairs(open_texts(paths[:1]), open_texts(paths[1:]))
 
 
 def _side(path: Path, side: int, fields: tuple[str, str]) -> TextSource:
     """The source (0) or target (1) of the pairs in one file."""
-    column = _tab_column if kind_of(path) == TAB_SUFFIX else _json_field(fields)
-    return TextSource(str(path), lambda: _column(path, side, column))
+    if (kind := kind_of(path)) in JSON_SUFFIXES:
+        return TextSource(str(path), lambda: _json_column(path, side, _json_field(fields)))
+    if kind == CSV_SUFFIX:
+        file = TextSource(str(path), lambda: file_chunks(path))
+        return TextSource(str(path), lambda: _csv_column(csv_rows(file), side, fields))
+    return TextSource(str(path), lambda: _tab_column(path, side, fields))
 
 
-def _column(path: Path, side: int, column: Callable[[str, bytes, int], bytes]) -> Iterator[bytes]:
-    lines, skips_blank = lines_of(file_chunks(path)), kind_of(path) != TAB_SUFFIX  # between JSON records
+def _numbered(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The lines of a file with their places; the last may lack its newline."""
+    lines = lines_of(file_chunks(path))
     current = next(lines)
     for number, following in enumerate(lines, start=1):
-        if not (skips_blank and not current.strip()):
-            yield column(f"{path}, line {number}", current, side)
+        yield f"{path}, line {number}", current
         current = following
-    if current.strip() if skips_blank else current:  # the last line lacks its newline
-        yield column(f"{path}, last line", current, side)
+    if current:
+        yield f"{path}, last line", current
 
 
-def _tab_column(place: str, line: bytes, side: int) -> bytes:
-    parts = line.rstrip(b"\r").split(b"\t")
-    if len(parts) < 2:
-        raise DataError(f"{place}: no tab in it; expected source, tab, target; repair the line or leave it out.")
-    return parts[side] + b"\n"
+def _json_column(path: Path, side: int, field: Callable[[str, bytes, int], bytes]) -> Iterator[bytes]:
+    return (field(place, line, side) for place, line in _numbered(path) if line.strip())
+
+
+def _tab_column(path: Path, side: int, fields: tuple[str, str]) -> Iterator[bytes]:
+    columns: tuple[int, int] | None = None
+    for place, line in _numbered(path):
+        parts = line.rstrip(b"\r").split(b"\t")
+        if columns is None:
+            columns, named = _columns([part.decode(errors="replace") for part in parts], fields)
+            if named:
+                continue
+        if len(parts) <= max(columns):
+            raise DataError(f"{place}: no tab in it; expected source, tab, target; repair the line or leave it out.")
+        yield parts[columns[side]] + b"\n"
+
+
+def _csv_column(rows: Iterator[tuple[str, list[str]]], side: int, fields: tuple[str, str]) -> Iterator[bytes]:
+    columns: tuple[int, int] | None = None
+    for place, parts in rows:
+        if columns is None:
+            columns, named = _columns(parts, fields)
+            width = len(parts)
+            if named:
+                continue
+        if len(parts) != width or width < 2:
+            expected = f"{width} as in the first row" if width > 1 else "two, source and target"
+            raise DataError(
+                f"{place}: {plural(len(parts), 'column')}; expected {expected}; put a text with commas in quotes, or "
+                "leave the row out."
+            )
+        yield parts[columns[side]].replace("\n", " ").encode() + b"\n"
+
+
+def _columns(parts: list[str], fields: tuple[str, str]) -> tuple[tuple[int, int], bool]:
+    """The columns of source and target, and whether the first line names them."""
+    names, wanted = [part.strip().lower() for part in parts], [field.lower() for field in fields]
+    if set(wanted) <= set(names):
+        return (names.index(wanted[0]), names.index(wanted[1])), True
+    return (0, 1), False
 
 
 def _json_field(fields: tuple[str, str]) -> Callable[[str, bytes, int], bytes]:
@@ -103,3 +146,28 @@ def prefixed(pairs: Pairs, prefix: str) -> Pairs:
 def part_of(pairs: Pairs, begin: int, end: int | None = None) -> Pairs:
     """The pairs from index `begin` to before `end`."""
     return Pairs(*(some_lines(text, begin, end) for text in pairs))
+
+
+def count_pairs(pairs: Pairs) -> int:
+    """The number of pairs; files of different lengths are an error."""
+    counts = [sum(piece.ends_line for piece in text.pieces()) + _unended(text) for text in pairs]
+    if counts[0] != counts[1]:
+        raise unmatched((counts[0], counts[1]), (pairs.source.name, pairs.target.name))
+    return counts[0]
+
+
+def _unended(text: Texts) -> int:
+    """1 if the last line lacks its newline."""
+    last = b""
+    for block in text.blocks():
+        last = block.data[-1:]
+    return int(last != b"\n")
+
+
+def unmatched(lines: tuple[int, int], names: tuple[str, str]) -> DataError:
+    """The error for a source and a target that do not match line by line."""
+    longer = names[0] if lines[0] > lines[1] else names[1]
+    return DataError(
+        f"{names[0]} has {plural(lines[0], 'line')} and {names[1]} has {lines[1]:,}: line {min(lines) + 1} of {longer} "
+        "has no partner; expected two files that match line by line."
+    )

@@ -7,6 +7,7 @@ and where the embedding is also the output layer, longer rows would make the fir
 
 from __future__ import annotations
 
+import codecs
 import gzip
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +91,7 @@ def width_of(name: str) -> int:
         return int(read_table(name).vectors_VD.shape[1])
     _check_file(path)
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        first = file.readline(100).split()
+        first = file.readline(100).removeprefix(codecs.BOM_UTF8).split()
     if len(first) != 2 or not all(part.isdigit() for part in first):
         raise ConfigError(
             f"{name} does not begin with the number and the width of its vectors, as a word2vec file does; give a "
