@@ -13,6 +13,7 @@ from chainrule.cli.common import Field, Json, LiveSettings, RunPath, print_json,
 if TYPE_CHECKING:
     from chainrule.inference.few_shot import Normalise
     from chainrule.inference.score import LineScore
+    from chainrule.inference.unknown_words import UnknownWords
     from chainrule.runs.language_model import LanguageModelRun
 
 
@@ -35,6 +36,16 @@ def score(
         Literal["none", "token", "byte"],
         typer.Option(help="With choices: rank by total log-probability, by its mean per token, or per byte."),
     ] = "none",
+    oov: Annotated[
+        Literal["unk", "spell", "penalty"] | None,
+        typer.Option(
+            help="Cost of an unknown word besides log p of <unk>: nothing (unk), its spelling, or --oov-penalty nats "
+            "(default: unk; with choices: spell)."
+        ),
+    ] = None,
+    oov_penalty: Annotated[
+        float | None, typer.Option(help="With --oov penalty: nats per unknown word (default: 10).")
+    ] = None,
     field: Field = None,
     settings: LiveSettings = None,
     json: Json = False,
@@ -46,7 +57,9 @@ def score(
     parallel, or FILE contains pairs (.tsv, .jsonl). With --json it prints one object per line.
     """
     from chainrule.config import parse_settings
+    from chainrule.errors import ConfigError
     from chainrule.inference.few_shot import contains_questions
+    from chainrule.inference.unknown_words import UnknownWords
     from chainrule.runs.language_model import LanguageModelRun
     from chainrule.runs.load import load
     from chainrule.runs.translator import TranslatorRun
@@ -55,23 +68,28 @@ def score(
     print_warnings()
     loaded = load(run, settings=parse_settings(settings or []))
     asks = choices or prompt_file or contains_questions(file)
+    unknown = UnknownWords(oov or ("spell" if asks else "unk"), oov_penalty)
     if isinstance(loaded, TranslatorRun) and not asks:
+        if oov is not None:
+            raise ConfigError(f"--oov does not apply to {loaded.name}, a translator; leave it out")
         _print(loaded.score_pairs([file] if target is None else [file, target]), tokens, json)
         return
     if not isinstance(loaded, LanguageModelRun):
         raise loaded.missing("score")
     if asks:
-        _choose(loaded, file, choices or [], read_prompt(prompt_file) if prompt_file else "", normalise, json)
+        examples = read_prompt(prompt_file) if prompt_file else ""
+        _choose(loaded, file, choices or [], examples, normalise, unknown, json)
         return
     if target is not None:
         raise loaded.missing("translate")
     if not tokens:
-        for log_probs, counts in loaded.score_text(str(file), field=field):
+        for log_probs, counts in loaded.score_text(str(file), field=field, oov=unknown.kind, oov_penalty=oov_penalty):
             lines = map('{{"log_prob": {!r}, "tokens": {}}}'.format if json else "{:.4f}".format, log_probs, counts)
             print("\n".join(lines).replace(": -inf,", ": null,"), flush=True)  # JSON has no infinity
         return
     texts = open_texts([str(file)], field=field or loaded.config.data.field)
-    _print(loaded.score(lines_in(texts, any_bytes=loaded.tokenizer.any_bytes)), tokens, json)
+    given = lines_in(texts, any_bytes=loaded.tokenizer.any_bytes)
+    _print(loaded.score(given, oov=unknown.kind, oov_penalty=oov_penalty), tokens, json)
 
 
 def read_prompt(path: Path) -> str:
@@ -82,7 +100,13 @@ def read_prompt(path: Path) -> str:
 
 
 def _choose(
-    run: LanguageModelRun, file: Path, given: list[str], examples: str, normalise: Normalise, json: bool
+    run: LanguageModelRun,
+    file: Path,
+    given: list[str],
+    examples: str,
+    normalise: Normalise,
+    unknown: UnknownWords,
+    json: bool,
 ) -> None:
     """Print the best choice after each prompt and, where answers are known, the accuracy."""
     from itertools import tee
@@ -105,7 +129,7 @@ def _choose(
         lines = lines_in(open_texts([file]), any_bytes=run.tokenizer.any_bytes)
         questions = (Question(examples + line, tuple(alternatives)) for line in lines)
     tally, (inputs, questions) = Tally(), tee(questions)
-    for question, scored in zip(questions, choose(run.subject, inputs), strict=True):
+    for question, scored in zip(questions, choose(run.subject, inputs, unknown), strict=True):
         best = best_of(scored, normalise)
         tally.add(question, scored)
         if json:

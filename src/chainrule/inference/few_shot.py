@@ -5,7 +5,7 @@ tokens depend on the text around them. The tokens that the prompt alone and the 
 common are the context; all later tokens are scored. So every alternative continues the same context, and nothing is
 left out where a token spans the end of the prompt.
 
-    log p(choice | prompt) = Σ log p(token | all before it)
+    log p(choice | prompt) = Σ log p(token | all before it) + log p(spelling of unknown words)
 
 A long alternative has more factors below one than a short one, so the sum can be divided by the number of its tokens
 or bytes. The common beginning of all prompts, for example the examples before each of them, is read once, and each
@@ -28,6 +28,7 @@ from chainrule.base.modes import evaluating
 from chainrule.data.grouping import by_equal_length, in_windows, map_batches
 from chainrule.errors import ConfigError, DataError
 from chainrule.inference.subject import TextModel
+from chainrule.inference.unknown_words import SPELLED, UnknownWords
 from chainrule.text.readers import lines_in, open_texts
 from chainrule.text.sources import JSON_SUFFIXES, file_chunks, kind_of, lines_of
 from chainrule.types import State
@@ -80,14 +81,19 @@ def best_of(choices: Sequence[Choice], normalise: Normalise = "none") -> int:
     return max(range(len(choices)), key=lambda index: choices[index].score(normalise))
 
 
-def choose(subject: TextModel, questions: Iterable[Question]) -> Iterator[list[Choice]]:
-    """The alternatives of each question with their probabilities, all in the order given."""
+def choose(
+    subject: TextModel, questions: Iterable[Question], unknown: UnknownWords = SPELLED
+) -> Iterator[list[Choice]]:
+    """The alternatives of each question with their probabilities, all in the order given.
+
+    By default an unknown word is charged its spelling: alternatives are compared, and nonsense must not win.
+    """
     for window in in_windows(questions, QUESTIONS):
-        tokenized = [_tokenize(subject, question) for question in window]
+        tokenized = [_tokenize(subject, question, unknown) for question in window]
         scores = _score(subject, tokenized)
         for question, tokens, log_probs in zip(window, tokenized, scores, strict=True):
-            scored = zip(question.choices, log_probs, tokens.rows, strict=True)
-            yield [Choice(text, log_prob, len(row)) for text, log_prob, row in scored]
+            scored = zip(question.choices, log_probs, tokens.charges, tokens.rows, strict=True)
+            yield [Choice(text, log_prob + charge, len(row)) for text, log_prob, charge, row in scored]
 
 
 # Tokens
@@ -99,9 +105,10 @@ class _QuestionTokens:
 
     context: list[int]
     rows: list[list[int]]
+    charges: list[float]  # of the unknown words of each alternative, nats
 
 
-def _tokenize(subject: TextModel, question: Question) -> _QuestionTokens:
+def _tokenize(subject: TextModel, question: Question, unknown: UnknownWords) -> _QuestionTokens:
     if not question.choices:
         raise DataError(f"the prompt {_quote(question.prompt)} has no alternatives; give at least one with --choices")
     whole = [_encode(subject, question.prompt + choice) for choice in question.choices]
@@ -112,7 +119,11 @@ def _tokenize(subject: TextModel, question: Question) -> _QuestionTokens:
                 f"the alternative {_quote(choice)} adds no token to the prompt; give one with text that the tokeniser "
                 "keeps"
             )
-    return _QuestionTokens([subject.tokenizer.eos, *whole[0][:common]], [ids[common:] for ids in whole])
+    charges = [
+        float(unknown.charges(subject.tokenizer, question.prompt + choice, ids)[common:].sum())
+        for choice, ids in zip(question.choices, whole, strict=True)
+    ]
+    return _QuestionTokens([subject.tokenizer.eos, *whole[0][:common]], [ids[common:] for ids in whole], charges)
 
 
 def _encode(subject: TextModel, text: str) -> list[int]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from chainrule.base.arrays import Array
 from chainrule.base.devices import physical_cores
 from chainrule.base.modes import evaluating
 from chainrule.base.parallel import ordered_map
 from chainrule.data.grouping import by_length, in_windows, map_batches
 from chainrule.inference.subject import TextModel
+from chainrule.inference.unknown_words import UNK_ONLY, UnknownWords
 from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import Ids
 
@@ -24,7 +27,7 @@ LINES = 512
 
 @dataclass(frozen=True)
 class LineScore:
-    """The log-probability of one line, its `<eos>` included."""
+    """The log-probability of one line, its `<eos>` and what its unknown words are charged included."""
 
     log_prob: float  # nats
     tokens: int
@@ -32,52 +35,61 @@ class LineScore:
     log_probs: list[float]
 
 
-def score_lines(subject: TextModel, lines: Iterable[str]) -> Iterator[LineScore]:
+def score_lines(subject: TextModel, lines: Iterable[str], unknown: UnknownWords = UNK_ONLY) -> Iterator[LineScore]:
     """The score of each line, in the order given; lines are read and scored in groups."""
     tokenizer = subject.tokenizer
     for group in in_windows(lines, LINES):
         rows = [[*tokenizer.encode(line), tokenizer.eos] for line in group]
-        yield from _score_rows(subject, rows)
+        charges = [unknown.charges(tokenizer, line, row) for line, row in zip(group, rows, strict=True)]
+        yield from _score_rows(subject, rows, charges)
 
 
-def _score_rows(subject: TextModel, rows: list[list[int]]) -> list[LineScore]:
+def _score_rows(subject: TextModel, rows: list[list[int]], charges: list[Array]) -> list[LineScore]:
     def score(batch: list[int]) -> Iterator[LineScore]:
         some = [rows[index] for index in batch]
-        for row, log_probs in zip(some, _log_probs(subject, some), strict=True):
-            pieces = [subject.tokenizer.piece(token) for token in row]
+        for index, log_probs_N in zip(batch, _log_probs(subject, some), strict=True):
+            pieces = [subject.tokenizer.piece(token) for token in rows[index]]
+            log_probs = (log_probs_N + charges[index]).tolist()
             yield LineScore(sum(log_probs), len(log_probs), pieces, log_probs)
 
     batches = by_length([len(row) for row in rows], max_tokens=BATCH_TOKENS, longest_first=False)
     return map_batches(batches, score)
 
 
-def _log_probs(subject: TextModel, rows: list[list[int]]) -> list[list[float]]:
+def _log_probs(subject: TextModel, rows: list[list[int]]) -> list[Array]:
     """log p of each token of rows of unequal length; padding comes last and has no effect."""
     longest = max(map(len, rows))
     tokens_BT = torch.full((len(rows), longest), subject.tokenizer.eos)
     for index, row in enumerate(rows):
         tokens_BT[index, : len(row)] = torch.tensor(row)
     with evaluating(subject.model):
-        log_probs_BT = subject.model.log_probs(tokens_BT.to(subject.device)).cpu().double()
-    return [log_probs_BT[index, : len(row)].tolist() for index, row in enumerate(rows)]
+        log_probs_BT = subject.model.log_probs(tokens_BT.to(subject.device)).cpu().double().numpy()
+    return [log_probs_BT[index, : len(row)] for index, row in enumerate(rows)]
 
 
-def score_text(subject: TextModel, texts: Texts, threads: int | None = None) -> Iterator[tuple[list[float], list[int]]]:
+def score_text(
+    subject: TextModel, texts: Texts, threads: int | None = None, unknown: UnknownWords = UNK_ONLY
+) -> Iterator[tuple[list[float], list[int]]]:
     """log p and number of tokens of each line of a text, in order, a block of lines at a time."""
     tokenizer, scorer = subject.tokenizer, subject.model.line_scorer
     blocks = _whole_lines(texts.strings(any_bytes=tokenizer.any_bytes))
     if scorer is None:
         for block in blocks:
-            scored = list(score_lines(subject, block.removesuffix("\n").split("\n")))
+            scored = list(score_lines(subject, block.removesuffix("\n").split("\n"), unknown))
             yield [one.log_prob for one in scored], [one.tokens for one in scored]
         return
 
-    def encode(block: str) -> Ids:
-        return tokenizer.encode_block(block if block.endswith("\n") else block + "\n")
+    def encode(block: str) -> tuple[str, Ids]:
+        whole = block if block.endswith("\n") else block + "\n"
+        return whole, tokenizer.encode_block(whole)
 
-    def score(tokens: Ids) -> tuple[list[float], list[int]]:
-        nats_N, tokens_N = scorer.score_lines(tokens)
-        return nats_N.tolist(), tokens_N.tolist()
+    def score(encoded: tuple[str, Ids]) -> tuple[list[float], list[int]]:
+        block, tokens_N = encoded
+        nats_M, counts_M = scorer.score_lines(tokens_N)
+        charges_N = unknown.charges(tokenizer, block, tokens_N)
+        if charges_N.any():
+            nats_M = nats_M + np.add.reduceat(charges_N, np.cumsum(counts_M) - counts_M)
+        return nats_M.tolist(), counts_M.tolist()
 
     if tokenizer.concurrent:
         yield from ordered_map(lambda block: score(encode(block)), blocks, threads or physical_cores())

@@ -19,6 +19,7 @@ from chainrule.inference.few_shot import Choice, Question, choose
 from chainrule.inference.generate import Generated, GenerationOptions, generate_texts, stream_text
 from chainrule.inference.score import LineScore, score_lines, score_text
 from chainrule.inference.subject import TextModel
+from chainrule.inference.unknown_words import OovKind, UnknownWords
 from chainrule.registry import RUNS
 from chainrule.runs.base import EvaluatedRun, Paths, Run, path_strings
 from chainrule.runs.load import load_for
@@ -57,20 +58,37 @@ class LanguageModelRun(EvaluatedRun):
             return self.corpus.valid
         return open_store(validation_text(self.config.data), self.tokenizer)
 
-    def score(self, lines: Iterable[str]) -> Iterator[LineScore]:
-        """log p of each line separately, in the order given; lines are read and scored in groups."""
-        return score_lines(self.subject, lines)
+    def score(
+        self, lines: Iterable[str], *, oov: OovKind = "unk", oov_penalty: float | None = None
+    ) -> Iterator[LineScore]:
+        """log p of each line separately, in the order given; lines are read and scored in groups.
+
+        `oov` is what unknown words cost besides log p of `<unk>`: nothing (unk), their spelling (spell), or
+        `oov_penalty` nats each (penalty).
+        """
+        return score_lines(self.subject, lines, UnknownWords(oov, oov_penalty))
 
     def score_text(
-        self, texts: Paths, *, field: str | None = None, threads: int | None = None
+        self,
+        texts: Paths,
+        *,
+        field: str | None = None,
+        threads: int | None = None,
+        oov: OovKind = "unk",
+        oov_penalty: float | None = None,
     ) -> Iterator[tuple[list[float], list[int]]]:
-        """log p and number of tokens of each line of a text, in order, a block of lines at a time."""
+        """log p and number of tokens of each line of a text, in order, a block of lines at a time; `oov` as `score`."""
         opened = open_texts(path_strings(texts), field=field or self.config.data.field)
-        return score_text(self.subject, opened, threads)
+        return score_text(self.subject, opened, threads, UnknownWords(oov, oov_penalty))
 
-    def choose(self, prompt: str, choices: Sequence[str]) -> list[Choice]:
-        """Each alternative with its log p after a prompt, in the order given; `few_shot.best_of` takes the best."""
-        return next(choose(self.subject, [Question(prompt, tuple(choices))]))
+    def choose(
+        self, prompt: str, choices: Sequence[str], *, oov: OovKind = "spell", oov_penalty: float | None = None
+    ) -> list[Choice]:
+        """Each alternative with its log p after a prompt, in the order given; `few_shot.best_of` takes the best.
+
+        Unknown words are charged their spelling, so that nonsense is not preferred; `oov` changes that as in `score`.
+        """
+        return next(choose(self.subject, [Question(prompt, tuple(choices))], UnknownWords(oov, oov_penalty)))
 
     def generation_speed(self, tokens: int = 200) -> float:
         """Tokens per second when one text is generated."""

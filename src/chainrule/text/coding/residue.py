@@ -280,7 +280,7 @@ class ResidueMeter:
             self._tail = ""
 
     def _count_unknowns(self, tokenizer: VocabularyTokenizer, block: str, ids: Ids) -> None:
-        unknown = _unknown_parts(tokenizer, block, ids)
+        unknown = unknown_parts(tokenizer, block, ids)
         words = [part for part in unknown if part != UNK_PIECE]
         self.oov += len(words)
         self._models.literal.add(True, len(unknown) - len(words))
@@ -333,7 +333,7 @@ def _single_spaced(text: str) -> bool:
     return "  " not in text and not any(space in text for space in ODD_SPACES)
 
 
-def _unknown_parts(tokenizer: VocabularyTokenizer, block: str, ids: Ids) -> list[str]:
+def unknown_parts(tokenizer: VocabularyTokenizer, block: str, ids: Ids) -> list[str]:
     """The parts of a block without an id; only lines that have any are split."""
     lines, ends = block.split("\n"), np.flatnonzero(ids == tokenizer.eos)
     found = np.flatnonzero(ids == tokenizer.unk)
