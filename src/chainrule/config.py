@@ -125,6 +125,9 @@ class TrainingConfig(Section):
     decay_every: float = Field(1.0, gt=0, description="step schedule: number of epochs between decays")
     decay_factor: float = Field(0.5, gt=0, le=1, description="step and plateau schedules: factor of each decay")
     clip: float = Field(1.0, ge=0, description="maximum norm of the gradient; 0: no clipping")
+    gradient_norms: Literal["global", "layers"] = Field(
+        "global", description="norms of the gradient in metrics.jsonl; layers: also one for each layer"
+    )
     validations: int = Field(10, ge=1, description="number of validations, spread evenly over the budget")
     valid_tokens: int = Field(
         200_000, ge=1, description="maximum number of tokens per validation; fewer in a short budget of minutes"

@@ -40,7 +40,7 @@ attribute and optional capability that other code relies on, each with a default
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -226,6 +226,11 @@ class Model:
     across_lines: bool = True  # whether context crosses line ends when a text is scored
     tracks: int | None = None  # parallel tracks in which a text is scored; None: chosen by its length
     chunk: int | None = None  # columns scored at once; None: the default of `evaluation/perplexity.py`
+
+    @classmethod
+    def outdated(cls, names: Collection[str]) -> str | None:
+        """Why weights with these names, of an earlier version, cannot be used; None: they are not of one."""
+        return None
 
     # As an encoder for other models
 

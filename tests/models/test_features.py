@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -84,34 +83,6 @@ def test_feedforward_sees_the_last_words_side_by_side(options: dict[str, Any]) -
     assert_scored(model, torch.stack(hidden, 1), tokens_BT)
 
 
-def lstm_step(layer: Any, x_BD: Tensor, h_BD: Tensor, c_BD: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of an LSTM layer of ours, as in the papers."""
-    gates = x_BD @ layer.weight_input_GD.T + layer.bias_G + h_BD @ layer.weight_hidden_GH.T
-    g, i, f, o = gates.chunk(4, 1)
-    c_BD = f.sigmoid() * c_BD + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c_BD.tanh(), c_BD
-
-
-@torch.no_grad()
-def test_the_self_regressive_model_reads_the_word_it_expects() -> None:
-    model, tokens_BT = small_model("sr", hidden=5), some_tokens(2, 7)
-    layer, table_VD = model.features, model.embedding.weight
-    first, second = layer.first.layers[0], layer.second.layers[0]
-    h1 = c1 = h2 = c2 = torch.zeros(2, 5)
-    merged = []
-    for x_BD in table_VD[inputs(tokens_BT)].unbind(1):
-        before = h1
-        h1, c1 = lstm_step(first, x_BD, h1, c1)
-        guess_BD = layer.guess(torch.cat([before, h1], 1))
-        chance_BV = (guess_BD @ table_VD.T).softmax(1)  # p_t over the whole vocabulary
-        expected_BD = torch.stack([sum(chance_BV[b, v] * table_VD[v] for v in range(V)) for b in range(2)])
-        h2, c2 = lstm_step(second, expected_BD, h2, c2)
-        decided_BD = layer.decide(h2)
-        gate = layer.gate(torch.cat([guess_BD, decided_BD], 1)).sigmoid()
-        merged.append(gate * guess_BD + (1 - gate) * decided_BD)
-    assert_scored(model, torch.stack(merged, 1), tokens_BT)
-
-
 def convolved(layer: Any, stream_BTD: Tensor) -> Tensor:
     """A causal, dilated, gated convolution with a residual, one position and one tap after another."""
     normed_BTD, kernel = layer.norm(stream_BTD), layer.conv.weight.shape[2]
@@ -182,11 +153,9 @@ def test_recurrent_models_are_torchs_layers_between_embedding_and_softmax(
 # Back-propagation through time
 
 
-@pytest.mark.parametrize("name", ["rnn", "lstm", "lstm-peephole", "lstm-coupled", "gru", "sr"])
+@pytest.mark.parametrize("name", ["rnn", "lstm", "lstm-peephole", "lstm-coupled", "gru"])
 def test_the_gradient_through_time_is_a_finite_difference(name: str) -> None:
     model = small_model(name, embedding=4, hidden=4).double().train()
-    if name == "sr":  # the table is a constant in its expectation, so the finite difference must not change it there
-        model.features._embedding = [copy.deepcopy(model.embedding)]
     tokens = some_tokens(2, 7)
     batch = Batch(tokens[:, :-1], tokens[:, 1:])
 

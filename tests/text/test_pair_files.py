@@ -102,8 +102,8 @@ def test_other_numbers_of_files_are_refused(count: int, two_files: list[Path]) -
         open_pairs([two_files[0]] * count)
     files = "1 file" if count == 1 else f"{count} files"
     assert str(error.value) == (
-        f"got {files} for pairs of lines: expected two, source then target, or one .tsv, .csv or .jsonl with both; "
-        "name them."
+        f"got {files} for pairs of lines: expected two, source then target, or one .tsv, .csv, .jsonl or "
+        "hf:NAME:SPLIT with both; name them."
     )
 
 

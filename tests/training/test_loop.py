@@ -21,6 +21,7 @@ from chainrule.errors import ConfigError, DiskError
 from chainrule.objectives.likelihood import Likelihood
 from chainrule.objectives.scheduled_sampling import ScheduledSampling
 from chainrule.training.checkpoint_state import Average
+from chainrule.training.gradient_norms import GradientNorms
 from chainrule.training.loop import Hooks, Trainer
 from chainrule.training.optimizers import make_optimizers, set_rate
 
@@ -104,6 +105,46 @@ def test_clipping_shortens_the_gradient_to_its_largest_norm(tmp_path: Path) -> N
     assert_same(moved[1], [m * 0.01 / norms[0] for m in moved[0]])
 
 
+@pytest.mark.parametrize("clip", [0, 0.01])
+def test_the_log_has_the_norm_of_the_mean_gradient_before_clipping(tmp_path: Path, clip: float) -> None:
+    model, twin = small_model("lstm"), small_model("lstm")
+    one = trainer(model, tmp_path, steps=1, clip=clip, gradient_norms="layers")
+    batch, _ = one.batches.batch(0)
+    Likelihood(Likelihood.Config()).loss(twin, batch, None, 0).total.backward()
+    one.fit()
+    record = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    by_layer: dict[str, list[Tensor]] = {}
+    for name, parameter in twin.named_parameters():
+        by_layer.setdefault(name.rpartition(".")[0], []).append(parameter.grad.flatten() / 24)
+    expected = {f"gradient_norm/{layer}": float(torch.cat(parts).norm()) for layer, parts in by_layer.items()}
+    assert {name: value for name, value in record.items() if "/" in name} == pytest.approx(expected, rel=1e-5)
+    assert set(expected) == {
+        "gradient_norm/embedding",
+        "gradient_norm/features.recurrence.layers.0",
+        "gradient_norm/output",
+    }
+    total = sum(value**2 for value in expected.values()) ** 0.5
+    assert record["gradient_norm"] == pytest.approx(total, rel=1e-5)
+
+
+def test_the_log_has_the_mean_of_the_global_norm_since_the_last_line(tmp_path: Path) -> None:
+    trainer(small_model("gru"), tmp_path / "each", steps=4).fit()
+    trainer(small_model("gru"), tmp_path / "pairs", steps=4, log_steps=2).fit()
+    each, pairs = (
+        [record["gradient_norm"] for record in map(json.loads, log.read_text().splitlines()) if "loss" in record]
+        for log in (tmp_path / "each" / "metrics.jsonl", tmp_path / "pairs" / "metrics.jsonl")
+    )
+    assert pairs == pytest.approx([(each[0] + each[1]) / 2, (each[2] + each[3]) / 2])
+    assert "/" not in "".join(json.loads((tmp_path / "each" / "metrics.jsonl").read_text().splitlines()[0]))
+
+
+def test_the_log_of_scheduled_sampling_has_epsilon(tmp_path: Path) -> None:
+    objective = ScheduledSampling(ScheduledSampling.Config(decay="linear", slope=0.25))
+    trainer(small_model("gru"), tmp_path, steps=6, objective=objective).fit()
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["epsilon"] for record in records if "loss" in record] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+
+
 def test_early_stopping_ends_after_as_many_validations_without_improvement_and_keeps_the_best(tmp_path: Path) -> None:
     losses = iter([3.0, 2.0, 2.5, 2.1, 2.2, 1.0])
     model, seen = small_model("rnn"), []
@@ -134,9 +175,10 @@ def test_averaging_is_the_mean_of_the_weights_over_the_last_steps(tmp_path: Path
     answers = iter([2.0, 1.0])  # the average is better than the last weights
     step = averaged._update
 
-    def update(count: float) -> None:
-        step(count)
+    def update(count: float) -> GradientNorms:
+        norms = step(count)
         weights.append(parameters(model))
+        return norms
 
     averaged._update = update  # type: ignore[method-assign]
     averaged.fit()
@@ -246,10 +288,11 @@ def test_a_loss_that_is_not_a_number_is_an_error_and_keeps_the_last_checkpoint(t
     run = trainer(model, tmp_path, steps=20, validations=10)
     step = run._update
 
-    def poisoned(count: float) -> None:
-        step(count)
+    def poisoned(count: float) -> GradientNorms:
+        norms = step(count)
         if run.training_state.step == 6:
             torch.nn.init.constant_(model.embedding.weight, float("nan"))
+        return norms
 
     run._update = poisoned  # type: ignore[method-assign]
     with pytest.raises(ConfigError) as caught:

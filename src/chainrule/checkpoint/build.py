@@ -12,7 +12,7 @@ from chainrule.config import RunConfig, parse
 from chainrule.errors import ConfigError, RunError
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.text.tokenizers import Tokenizer
-from chainrule.types import OutputChoice, Vocabulary
+from chainrule.types import Model, OutputChoice, Vocabulary
 
 COUNTS = "unigram_counts"
 
@@ -94,6 +94,8 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Put named tensors into a model; tied matrices need their first name only."""
+    if isinstance(model, Model) and (reason := model.outdated(weights)):
+        raise WeightsError(reason)
     own = model.state_dict()
     needed = set(weights_of(model))
     fits = needed <= set(weights) <= set(own) and all(weights[name].shape == own[name].shape for name in weights)

@@ -19,7 +19,6 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from chainrule.layers.dropout import word_mask
 from chainrule.layers.nonautoregressive.allocation import AllocationSource
 from chainrule.layers.outputs.mixed import MixedOutput
 from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions
@@ -186,12 +185,6 @@ class HybridLanguageModel(LanguageModel):
             hidden_RMD = _BlockReading(self, stream_BN, begin, blocks, mixed=True).hidden_RMD
             parts.append(hidden_RMD.view(len(stream_BN), blocks * size, -1))
         return torch.cat(parts, 1)
-
-    def _embed(self, tokens_BT: Tensor) -> Tensor:
-        embedded_BTD = self.embedding(tokens_BT)
-        if self.training and self.config.word_dropout:
-            embedded_BTD = embedded_BTD * word_mask(tokens_BT, self.vocab_size, self.config.word_dropout)
-        return self._drop(embedded_BTD)
 
 
 class _BlockReading:

@@ -158,12 +158,14 @@ class LanguageModel(nn.Module, SteppingModel):
         hidden_BTD, features = self._read(batch.inputs_BT, state.features)
         return Outputs(hidden_BTD, Prefix(features, None, None))
 
-    def _read(self, tokens_BT: Tensor, features: State) -> tuple[Tensor, State]:
+    def _embed(self, tokens_BT: Tensor) -> Tensor:
         embedded_BTD = self.embedding(tokens_BT)
         if self.training and self.config.word_dropout:
             embedded_BTD = embedded_BTD * word_mask(tokens_BT, self.vocab_size, self.config.word_dropout)
-        embedded_BTD = self._drop(embedded_BTD)
-        hidden_BTD, features = self.features(embedded_BTD, features)
+        return self._drop(embedded_BTD)
+
+    def _read(self, tokens_BT: Tensor, features: State) -> tuple[Tensor, State]:
+        hidden_BTD, features = self.features(self._embed(tokens_BT), features)
         return self._drop(hidden_BTD if self.bridge is None else self.bridge(hidden_BTD)), features
 
     def _drop(self, inputs_BTD: Tensor) -> Tensor:

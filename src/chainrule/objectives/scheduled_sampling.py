@@ -55,7 +55,7 @@ class ScheduledSampling(Objective):
         )
         start: float = Field(1.0, ge=0, le=1, description="linear: ε at the first step")
         slope: float = Field(1e-4, ge=0, description="linear: decrease of ε per step")
-        least: float = Field(0.5, ge=0, le=1, description="minimum of ε")
+        least: float = Field(0.0, ge=0, le=1, description="minimum of ε; 0: none")
         base: float = Field(0.9995, gt=0, lt=1, description="exponential: ε = base^step")
         k: float = Field(500.0, ge=1, description="inverse-sigmoid: ε = k/(k + exp(step/k))")
         by: Literal["auto", "steps", "two-pass"] = Field(
@@ -72,6 +72,7 @@ class ScheduledSampling(Objective):
 
     def loss(self, model: SteppingNetwork, batch: Batch, state: State, step: int) -> Loss:
         rate = self.true_input_rate(step)
+        self.figures = {"epsilon": rate}
         if rate < 1.0:
             batch = batch._replace(inputs_BT=self.mix_inputs(model, batch, state, rate))
         return output_loss(model, model(batch, state), batch)

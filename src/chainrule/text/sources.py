@@ -17,10 +17,12 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from chainrule.errors import DataError
+from chainrule.text.data_sets import BATCH, DataSet, field_names, field_of, is_data_set
 from chainrule.text.encodings import as_utf8, utf16_by_zeros
 from chainrule.text.samples.texts import PREFIX, sample_text
 
@@ -40,13 +42,13 @@ class TextSource(NamedTuple):
 
 
 def find_sources(source: str | Path, field: str, *, exact: bool = False) -> list[TextSource]:
-    """The sources of one command line argument: a path, a folder, "-", hf:NAME:SPLIT or sample:NAME.
+    """The sources of one command line argument: a path, a folder, "-", a data set or sample:NAME.
 
     `exact`: the bytes of files as they are, byte-order marks included.
     """
     if str(source) == "-":
         return [_standard_input(exact)]
-    if str(source).startswith("hf:"):
+    if is_data_set(source):
         return [_data_set(str(source), field)]
     if str(source).startswith(PREFIX):
         return [TextSource(str(source), lambda: iter([sample_text(str(source)).encode()]))]
@@ -98,8 +100,13 @@ def kind_of(path: Path) -> str:
     return inner[0] if inner else ""
 
 
+def holds_records(name: str | Path) -> bool:
+    """Whether a source consists of records, judged by its name: JSON lines, or a data set."""
+    return is_data_set(name) or kind_of(Path(name)) in JSON_SUFFIXES
+
+
 def _file(path: Path, field: str, exact: bool) -> TextSource:
-    if kind_of(path) in JSON_SUFFIXES:
+    if holds_records(path):
         return TextSource(str(path), lambda: _records(str(path), file_chunks(path), field))
     return TextSource(str(path), lambda: _exact_chunks(path) if exact else file_chunks(path))
 
@@ -243,14 +250,11 @@ def record_text(place: str, line: bytes, field: str, option: str = "--field") ->
         ) from error
     if not isinstance(record, dict):
         raise DataError(f"{place}: got {type(record).__name__}; expected a JSON object with the field '{field}'.")
-    if not isinstance(record.get(field), str):
-        got = (
-            f"'{field}' is {type(record[field]).__name__}"
-            if field in record
-            else f"found {', '.join(record) or 'none'}"
-        )
+    text = field_of(record, field)
+    if not isinstance(text, str):
+        got = f"found {field_names(record)}" if text is None else f"'{field}' is {type(text).__name__}"
         raise DataError(f"{place}: no text in the field '{field}' ({got}); name the right one with {option}.")
-    return _utf8(place, record[field])
+    return _utf8(place, text)
 
 
 def _utf8(place: str, text: Any) -> bytes:
@@ -266,45 +270,11 @@ def _utf8(place: str, text: Any) -> bytes:
 
 
 def _data_set(spec: str, field: str) -> TextSource:
-    """`hf:NAME:SPLIT`, `hf:NAME/CONFIG:SPLIT`, or `hf:FOLDER:SPLIT` of a data set saved to disk."""
-    name, colon, split = spec.removeprefix("hf:").rpartition(":")
-    if not colon or not name or not split:
-        raise DataError(f"got '{spec}': expected hf:NAME:SPLIT or hf:NAME/CONFIG:SPLIT; name the split, as in :train.")
-    loaded: list[Any] = []
+    data_set = DataSet(spec)
 
     def chunks() -> Iterator[bytes]:
-        if not loaded:
-            loaded.append(_load_data_set(spec, name, split))
-        if field not in loaded[0].column_names:
-            columns = ", ".join(loaded[0].column_names)
-            raise DataError(f"{spec}: no field '{field}' (found {columns}); name the right one with --field.")
-        for batch in loaded[0].select_columns([field]).iter(batch_size=1000):
-            yield b"".join(_utf8(spec, text) for text in batch[field])
+        records = data_set.records({field: "--field"})
+        while batch := list(islice(records, BATCH)):
+            yield b"".join(_utf8(spec, field_of(record, field)) for record in batch)
 
     return TextSource(spec, chunks)
-
-
-def _load_data_set(spec: str, name: str, split: str) -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(f"reading '{spec}' needs the datasets library: pip install 'chainrule[datasets]'.") from error
-    try:
-        if Path(name).is_dir():
-            found = datasets.load_from_disk(name)
-            return found[split] if isinstance(found, datasets.DatasetDict) else found
-        return _download(datasets, name, split)
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"cannot read '{spec}' ({reason}): check the name, the split and the network.") from error
-
-
-def _download(datasets: Any, name: str, split: str) -> Any:
-    """NAME, OWNER/NAME, NAME/CONFIG or OWNER/NAME/CONFIG from the hub; two parts may mean either."""
-    parts = name.split("/")
-    if len(parts) > 2:
-        return datasets.load_dataset("/".join(parts[:2]), "/".join(parts[2:]), split=split)
-    try:
-        return datasets.load_dataset(*parts, split=split)
-    except datasets.exceptions.DatasetNotFoundError:
-        return datasets.load_dataset(name, split=split)

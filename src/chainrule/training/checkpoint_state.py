@@ -30,7 +30,7 @@ class TrainingState:
     window_loss: float = 0.0  # summed since the last log line
     window_count: int = 0
     window_steps: int = 0
-    window_figures: dict[str, float] = field(default_factory=dict)  # further figures of the objective
+    window_figures: dict[str, float] = field(default_factory=dict)  # further figures: of the objective, gradient norms
     stale: int = 0  # validations since the best
     measured_step: int = -1  # of the last validation
     ended_step: int = -1  # at which the budget was spent and the training completed

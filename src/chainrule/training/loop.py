@@ -34,6 +34,7 @@ from chainrule.training.checkpoint_state import (
     state_tensors,
 )
 from chainrule.training.early_stopping import EarlyStopping
+from chainrule.training.gradient_norms import GradientNorms, gradient_norms
 from chainrule.training.optimizers import make_optimizers, set_rate
 from chainrule.training.schedules import SchedulePoint, rate
 from chainrule.training.threads import ThreadChooser
@@ -157,9 +158,10 @@ class Trainer:
         loss, count = self._gradients()
         loss, total = self.processes.sum([loss, float(count)])
         self.processes.sum_gradients(self.parameters)
-        self._update(total)
+        norms = self._update(total)
         seconds = time.monotonic() - began
-        self._record(loss, int(total), seconds, used)
+        figures = {**self.objective.figures, **norms.figures(layers=self.config.gradient_norms == "layers")}
+        self._record(loss, int(total), seconds, used, figures)
         if self.threads is not None:
             self.threads.after_step(seconds, count)
 
@@ -187,15 +189,17 @@ class Trainer:
             return None
         return self.model.start(rows) if fresh or self.carried_state is None else self.carried_state
 
-    def _update(self, count: float) -> None:
-        """Clip the mean gradients and let the optimisers step; `count` is the number of targets."""
+    def _update(self, count: float) -> GradientNorms:
+        """Clip the mean gradients and let the optimisers step -> the norms before clipping; `count`: of targets."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         torch._foreach_div_(gradients, count)
+        norms = gradient_norms(self.model)
         if self.config.clip:
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip, foreach=True)
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, self.config.clip, norms.total, foreach=True)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        return norms
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The precision of the forward pass."""
@@ -205,13 +209,13 @@ class Trainer:
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
 
-    def _record(self, loss: float, count: int, seconds: float, used: float) -> None:
+    def _record(self, loss: float, count: int, seconds: float, used: float, figures: dict[str, float]) -> None:
         """Count a finished step, add its weights to the average, and log every few steps."""
         s = self.training_state
         s.step, s.tokens, s.train_seconds = s.step + 1, s.tokens + count, s.train_seconds + seconds
         s.seconds = self.clock.seconds
         s.window_loss, s.window_count, s.window_steps = s.window_loss + loss, s.window_count + count, s.window_steps + 1
-        for name, value in self.objective.figures.items():
+        for name, value in figures.items():
             s.window_figures[name] = s.window_figures.get(name, 0.0) + value
         if used >= self.config.average_from:
             self.average.add(self.model)
@@ -219,10 +223,10 @@ class Trainer:
             return
         mean, lr = s.window_loss / s.window_count, self.optimizers[0].param_groups[0]["lr"]
         if s.step % self.config.log_steps == 0:
-            figures = {name: value / s.window_steps for name, value in s.window_figures.items()}
+            means = {name: value / s.window_steps for name, value in s.window_figures.items()}
             s.window_loss, s.window_count, s.window_steps, s.window_figures = 0.0, 0, 0, {}
             record = {"step": s.step, "tokens": s.tokens, "seconds": round(s.seconds, 3), "loss": mean, "lr": lr}
-            self._log({**record, **figures})
+            self._log({**record, **means})
         if s.step % self.config.log_steps == 0 or time.monotonic() - self.shown > SECONDS_BETWEEN_UPDATES:
             self.shown = time.monotonic()
             left = s.seconds / used * (1 - used) if used > 0.005 else math.inf  # an estimate needs some progress

@@ -9,8 +9,19 @@ from chainrule.config import RunConfig
 from chainrule.errors import ConfigError, DataError
 from chainrule.tasks.task import Corpus
 
-FREE = ("minutes", "steps", "epochs", "device", "threads", "memory", "save_seconds", "log_steps", "compile")
-"""Options that may differ when a run is resumed: they set how long and where, not what."""
+FREE = (
+    "minutes",
+    "steps",
+    "epochs",
+    "device",
+    "threads",
+    "memory",
+    "save_seconds",
+    "log_steps",
+    "gradient_norms",
+    "compile",
+)
+"""Options that may differ when a run is resumed: they set how long, where and what is logged, not what is trained."""
 
 
 def request_of(config: RunConfig) -> dict[str, Any]:

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from chainrule.base.parameters import HasTables
 from chainrule.errors import ConfigError
+from chainrule.layers.expectation import softmax_expectation
 from chainrule.types import Vocabulary
 
 CHUNK_BYTES = 32 * 2**20
@@ -63,6 +65,20 @@ class OutputLayer(HasTables, nn.Module):
             :, 0
         ]
 
+    def forward(self, hidden_ND: Tensor) -> Tensor:
+        """The same as `log_probs`."""
+        return self.log_probs(hidden_ND)
+
+    def expect(self, hidden_ND: Tensor, table_VE: Tensor, targets_N: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Σ_v p(v | hidden) table_v as NE, and log p of the targets as N if they are given.
+
+        The parameters of the layer and the table are constants: only `hidden_ND` gets a gradient.
+        """
+        constants = {name: parameter.detach() for name, parameter in self.named_parameters()}
+        log_probs_NV = functional_call(self, constants, (hidden_ND,))
+        expected_NE = log_probs_NV.exp() @ table_VE.detach()
+        return expected_NE, None if targets_N is None else log_probs_NV.gather(1, targets_N[:, None])[:, 0]
+
     def tie(self, weight_VD: nn.Parameter) -> None:
         """Use the embedding as the word vectors of this layer."""
         raise ConfigError(
@@ -95,6 +111,15 @@ class WordVectors(OutputLayer):
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         scores_NV = functional.linear(hidden_ND, self.weight_VD, self.bias_V)
         return scores_NV.to(self.weight_VD.dtype).log_softmax(1)  # under mixed precision the scores are half precision
+
+    def expect(self, hidden_ND: Tensor, table_VE: Tensor, targets_N: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        expected_NE, log_total_N = softmax_expectation(hidden_ND, self.weight_VD, self.bias_V, table_VE)
+        if targets_N is None:
+            return expected_NE, None
+        score_N = (hidden_ND * self.weight_VD.detach()[targets_N]).sum(1)
+        if self.bias_V is not None:
+            score_N = score_N + self.bias_V.detach()[targets_N]
+        return expected_NE, score_N - log_total_N
 
 
 def log_unigram(vocabulary: Vocabulary) -> Tensor:

@@ -1,4 +1,4 @@
-"""Files of labelled texts: tab-separated lines, comma-separated rows, or JSON lines.
+"""Files of labelled texts: tab-separated lines, comma-separated rows, JSON lines, or data sets.
 
 A line is label, tab, text, and for pairs another tab and a second text; or a row of a .csv with the same columns; or an
 object with these as fields. A first line with the names of the fields selects the columns. Files are streamed; labels
@@ -20,20 +20,24 @@ from numpy.typing import NDArray
 
 from chainrule.base.grammar import plural
 from chainrule.errors import DataError
+from chainrule.text.data_sets import DataSet, field_names, field_of, is_data_set
 from chainrule.text.formats.csv_rows import CSV_SUFFIX, csv_rows
 from chainrule.text.readers import Texts
 from chainrule.text.sources import (
-    JSON_SUFFIXES,
     TextSource,
     decode_line,
     file_chunks,
     find_sources,
+    holds_records,
     kind_of,
     lines_of,
     name_of,
 )
 
 T = TypeVar("T")
+
+TEXT_OPTION, LABEL_OPTION = "--field NAME", "--set data.label_field=NAME"
+"""The options that name these fields, for messages."""
 
 SHOWN = 10
 """Number of labels named in a message."""
@@ -88,7 +92,7 @@ class LabelledFiles:
         max_examples: int | None = None,
     ) -> None:
         """`multi_label`: tab-separated lines have any number of labels, joined by |; `max_examples`: limit of texts."""
-        self.sources = label_sources(paths)
+        self.sources = label_sources(paths, fields)
         self.fields, self.multi_label, self.max_examples = fields, multi_label, max_examples
 
     @property
@@ -101,9 +105,9 @@ class LabelledFiles:
         return at_least_one(islice(found, self.max_examples), self.name, "label, tab, text")
 
     def _read(self, source: TextSource) -> Iterator[Example]:
-        if (kind := kind_of(Path(source.name))) in JSON_SUFFIXES:
+        if holds_records(source.name):
             return (_json_example(place, line, self.fields) for place, line in numbered_lines(source))
-        if kind == CSV_SUFFIX:
+        if kind_of(Path(source.name)) == CSV_SUFFIX:
             return _row_examples(csv_rows(source), self.fields, self.multi_label, "comma")
         rows = ((place, line.split("\t")) for place, line in numbered_lines(source))
         return _row_examples(rows, self.fields, self.multi_label, "tab")
@@ -180,12 +184,13 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def label_sources(paths: Sequence[str | Path]) -> list[TextSource]:
-    """The files as they are, without extracting a field."""
+def label_sources(paths: Sequence[str | Path], fields: Fields) -> list[TextSource]:
+    """The files as they are, without extracting a field; the records of a data set as JSON lines."""
     found: list[TextSource] = []
     for path in paths:
-        if str(path).startswith("hf:"):
-            raise DataError(f"got {path} for labelled text: expected files or '-'; save the data set as JSON lines.")
+        if is_data_set(path):
+            found.append(_data_set(str(path), fields))
+            continue
         for source in find_sources(path, "text"):
             if str(path) == "-":
                 found.append(source)
@@ -195,6 +200,11 @@ def label_sources(paths: Sequence[str | Path]) -> list[TextSource]:
     if not found:
         raise DataError("no labelled text was given: expected a file, a folder or '-'; name at least one.")
     return found
+
+
+def _data_set(spec: str, fields: Fields) -> TextSource:
+    data_set, needed = DataSet(spec), {fields.text: TEXT_OPTION, fields.label: LABEL_OPTION}
+    return TextSource(spec, lambda: data_set.lines(needed, [fields.pair]))
 
 
 def at_least_one(found: Iterable[T], name: str, expected: str) -> Iterator[T]:
@@ -271,21 +281,21 @@ def json_record(place: str, line: str) -> dict[str, Any]:
 
 def _json_example(place: str, line: str, fields: Fields) -> Example:
     record = json_record(place, line)
-    text, pair = _json_text(place, record, fields.text, "--field NAME"), None
-    if record.get(fields.pair) is not None:
+    text, pair = _json_text(place, record, fields.text, TEXT_OPTION), None
+    if field_of(record, fields.pair) is not None:
         pair = _json_text(place, record, fields.pair, "--set data.pair_field=NAME")
-    given = given_field(place, record, fields.label, "label", "--set data.label_field=NAME")
+    given = given_field(place, record, fields.label, "label", LABEL_OPTION)
     labels = given if isinstance(given, list) else [given]
     return Example(place, tuple(json_label(place, label) for label in labels), text, pair, isinstance(given, list))
 
 
 def given_field(place: str, record: dict[str, Any], field: str, what: str, option: str) -> Any:
-    if record.get(field) is None:
+    if (value := field_of(record, field)) is None:
         raise DataError(
-            f"{place}: no {what} in the field '{field}' (found {', '.join(record) or 'none'}); name the right one with "
-            f"{option}."
+            f"{place}: no {what} in the field '{field}' (found {field_names(record)}); "
+            f"name the right one with {option}."
         )
-    return record[field]
+    return value
 
 
 def _json_text(place: str, record: dict[str, Any], field: str, option: str) -> str:

@@ -1,4 +1,4 @@
-"""Pairs of lines: two parallel files, or one file of tab-separated lines, comma-separated rows or JSON lines.
+"""Pairs of lines: two parallel files, one file of tab-separated lines, comma-separated rows or JSON lines, a data set.
 
 Pairs are two `Texts`, source and target, of which lines with the same number belong together.
 """
@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from chainrule.base.grammar import plural
 from chainrule.errors import DataError
+from chainrule.text.data_sets import DataSet, is_data_set
 from chainrule.text.formats.csv_rows import CSV_SUFFIX, csv_rows
 from chainrule.text.readers import Texts, open_texts
-from chainrule.text.sources import JSON_SUFFIXES, TextSource, file_chunks, kind_of, lines_of, record_text
+from chainrule.text.sources import TextSource, file_chunks, holds_records, kind_of, lines_of, record_text
 from chainrule.text.splitting import some_lines
 
 COLUMN_SUFFIXES = (".tsv", CSV_SUFFIX)
@@ -32,57 +33,69 @@ class Pairs(NamedTuple):
 
 
 def hold_pairs(path: str | Path) -> bool:
-    """Whether one file holds both sides, judged by its name."""
-    return kind_of(Path(path)) in (*COLUMN_SUFFIXES, *JSON_SUFFIXES)
+    """Whether one file or data set holds both sides, judged by its name."""
+    return holds_records(path) or kind_of(Path(path)) in COLUMN_SUFFIXES
 
 
 def open_pairs(paths: Sequence[str | Path], *, fields: tuple[str, str] = ("source", "target")) -> Pairs:
-    """The pairs of two parallel files, or of files that hold both sides.
+    """The pairs of two parallel files, or of files and data sets that hold both sides.
 
     A line of a .tsv is source, tab, target, a row of a .csv source, comma, target; a first line with the names of both
-    `fields` selects the columns. A line of a .jsonl is an object with both fields.
+    `fields` selects the columns. A line of a .jsonl, like a record of a data set, is an object with both fields.
     """
     if paths and all(hold_pairs(path) for path in paths):
         for path in paths:
             open_texts([path])  # raises if the file is missing
-        source, target = (Texts([_side(Path(path), side, fields) for path in paths]) for side in (0, 1))
-        return Pairs(source, target)
+        sources = [_records_of(path, fields) for path in paths]
+        return Pairs(*(Texts([_side(source, side, fields) for source in sources]) for side in (0, 1)))
     if len(paths) != 2:
         raise DataError(
-            f"got {plural(len(paths), 'file')} for pairs of lines: expected two, source then target, or one .tsv, .csv "
-            "or .jsonl with both; name them."
+            f"got {plural(len(paths), 'file')} for pairs of lines: expected two, source then target, or one .tsv, "
+            ".csv, .jsonl or hf:NAME:SPLIT with both; name them."
         )
     return Pairs(open_texts(paths[:1]), open_texts(paths[1:]))
 
 
-def _side(path: Path, side: int, fields: tuple[str, str]) -> TextSource:
+def _records_of(path: str | Path, fields: tuple[str, str]) -> TextSource:
+    """The lines of a file, or the records of a data set as JSON lines."""
+    if not is_data_set(path):
+        return TextSource(str(path), lambda: file_chunks(Path(path)))
+    data_set = DataSet(str(path))
+    return TextSource(str(path), lambda: data_set.lines({field: _option(side) for side, field in enumerate(fields)}))
+
+
+def _option(side: int) -> str:
+    """The option that names the field of a side, for messages."""
+    return f"--set data.{('source', 'target')[side]}_field=NAME"
+
+
+def _side(source: TextSource, side: int, fields: tuple[str, str]) -> TextSource:
     """The source (0) or target (1) of the pairs in one file."""
-    if (kind := kind_of(path)) in JSON_SUFFIXES:
-        return TextSource(str(path), lambda: _json_column(path, side, _json_field(fields)))
-    if kind == CSV_SUFFIX:
-        file = TextSource(str(path), lambda: file_chunks(path))
-        return TextSource(str(path), lambda: _csv_column(csv_rows(file), side, fields))
-    return TextSource(str(path), lambda: _tab_column(path, side, fields))
+    if holds_records(source.name):
+        return TextSource(source.name, lambda: _json_column(source, side, _json_field(fields)))
+    if kind_of(Path(source.name)) == CSV_SUFFIX:
+        return TextSource(source.name, lambda: _csv_column(csv_rows(source), side, fields))
+    return TextSource(source.name, lambda: _tab_column(source, side, fields))
 
 
-def _numbered(path: Path) -> Iterator[tuple[str, bytes]]:
+def _numbered(source: TextSource) -> Iterator[tuple[str, bytes]]:
     """The lines of a file with their places; the last may lack its newline."""
-    lines = lines_of(file_chunks(path))
+    lines = lines_of(source.chunks())
     current = next(lines)
     for number, following in enumerate(lines, start=1):
-        yield f"{path}, line {number}", current
+        yield f"{source.name}, line {number}", current
         current = following
     if current:
-        yield f"{path}, last line", current
+        yield f"{source.name}, last line", current
 
 
-def _json_column(path: Path, side: int, field: Callable[[str, bytes, int], bytes]) -> Iterator[bytes]:
-    return (field(place, line, side) for place, line in _numbered(path) if line.strip())
+def _json_column(source: TextSource, side: int, field: Callable[[str, bytes, int], bytes]) -> Iterator[bytes]:
+    return (field(place, line, side) for place, line in _numbered(source) if line.strip())
 
 
-def _tab_column(path: Path, side: int, fields: tuple[str, str]) -> Iterator[bytes]:
+def _tab_column(source: TextSource, side: int, fields: tuple[str, str]) -> Iterator[bytes]:
     columns: tuple[int, int] | None = None
-    for place, line in _numbered(path):
+    for place, line in _numbered(source):
         parts = line.rstrip(b"\r").split(b"\t")
         if columns is None:
             columns, named = _columns([part.decode(errors="replace") for part in parts], fields)
@@ -120,8 +133,7 @@ def _columns(parts: list[str], fields: tuple[str, str]) -> tuple[tuple[int, int]
 
 def _json_field(fields: tuple[str, str]) -> Callable[[str, bytes, int], bytes]:
     def column(place: str, line: bytes, side: int) -> bytes:
-        option = f"--set data.{('source', 'target')[side]}_field=NAME"
-        return record_text(place, line, fields[side], option)[:-1].replace(b"\n", b" ") + b"\n"
+        return record_text(place, line, fields[side], _option(side))[:-1].replace(b"\n", b" ") + b"\n"
 
     return column
 

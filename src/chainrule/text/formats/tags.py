@@ -1,4 +1,4 @@
-"""Files of tagged sentences: CoNLL columns, or JSON lines.
+"""Files of tagged sentences: CoNLL columns, JSON lines, or data sets.
 
 One word per line, followed by columns of which the last is its tag, and a blank line after each sentence; or one object
 per line with a list of words and a list of tags. Files are streamed.
@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from chainrule.errors import DataError
 from chainrule.text.formats.labels import (
+    LABEL_OPTION,
+    TEXT_OPTION,
     Fields,
     LabelNames,
     Labels,
@@ -25,7 +27,7 @@ from chainrule.text.formats.labels import (
     numbered_lines,
 )
 from chainrule.text.readers import Texts
-from chainrule.text.sources import JSON_SUFFIXES, TextSource, kind_of, name_of
+from chainrule.text.sources import TextSource, holds_records, name_of
 
 DOCUMENT = "-DOCSTART-"
 """Begins a line of CoNLL columns that separates documents and holds no word."""
@@ -50,7 +52,7 @@ class TaggedFiles:
         max_examples: int | None = None,
     ) -> None:
         """`max_examples`: limit of sentences."""
-        self.sources = label_sources(paths)
+        self.sources = label_sources(paths, fields)
         self.fields, self.max_examples = fields, max_examples
 
     @property
@@ -64,7 +66,7 @@ class TaggedFiles:
 
     def _read(self, source: TextSource) -> Iterator[Sentence]:
         lines = numbered_lines(source)
-        if kind_of(Path(source.name)) in JSON_SUFFIXES:
+        if holds_records(source.name):
             return (_json_sentence(place, line, self.fields) for place, line in lines)
         return _column_sentences(numbered_lines(source, blank=True))
 
@@ -118,8 +120,8 @@ def _column_sentences(lines: Iterator[tuple[str, str]]) -> Iterator[Sentence]:
 
 def _json_sentence(place: str, line: str, fields: Fields) -> Sentence:
     record = json_record(place, line)
-    words = given_field(place, record, fields.text, "words", "--field NAME")
-    tags = given_field(place, record, fields.label, "tags", "--set data.label_field=NAME")
+    words = given_field(place, record, fields.text, "words", TEXT_OPTION)
+    tags = given_field(place, record, fields.label, "tags", LABEL_OPTION)
     for field, found in ((fields.text, words), (fields.label, tags)):
         if not isinstance(found, list):
             raise DataError(f"{place}: '{field}' is {type(found).__name__}; expected a list with one entry per word.")
