@@ -65,7 +65,7 @@ def test_evaluation_is_the_sum_over_the_scorer(run: cr.Run, tmp_path: Path) -> N
 def test_lines_score_alike_in_any_company_and_order(run: cr.Run) -> None:
     lines = ["abab", "", "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd", "efef", "abab"]
     together = list(run.score(lines))
-    alone = [next(iter(run.score([line]))) for line in lines]
+    alone = [run.score(line) for line in lines]
     assert [one.tokens for one in together] == [len(line) + 1 for line in lines]
     assert [one.log_prob for one in together] == pytest.approx([one.log_prob for one in alone], abs=1e-4)
 

@@ -157,7 +157,7 @@ def test_pairs(tmp_path: Path) -> None:
     predicted = [best[0].label for best in made.classify([("it is x so", "it is y"), ("it is y", "it is x so")])]
     assert predicted == ["first", "second"]
     with pytest.raises(DataError) as caught:
-        next(made.classify(["it is x"]))
+        made.classify("it is x")
     assert str(caught.value) == (
         f"got one text to classify (number 1 of those read together), but {tmp_path / 'run'} was trained on pairs; "
         "give two"
@@ -243,7 +243,7 @@ def test_what_a_classifier_does_not_do(run: ClassifierRun, desk: Path) -> None:
         assert str(missing.value).startswith(f"{desk / 'run'} (classifier) has no {verb}; ")
         assert str(missing.value).endswith("; this run has classify, eval, info, embed, neighbours")
     with pytest.raises(ConfigError) as caught:
-        next(run.classify(["x"], top=0))
+        run.classify("x", top=0)
     assert str(caught.value) == "top is 0; expected at least 1 label"
 
 

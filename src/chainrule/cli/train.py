@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -120,7 +120,7 @@ def train(
     from chainrule import api
     from chainrule.config import parse_settings
 
-    options = {"order": order, "smoothing": smoothing, "prune": prune, "quantize": quantize or None}
+    options: dict[str, Any] = {"order": order, "smoothing": smoothing, "prune": prune, "quantize": quantize or None}
     with training_display() as listener:
         run = api.train(
             *data,

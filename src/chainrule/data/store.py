@@ -136,6 +136,11 @@ def default_cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "chainrule"
 
 
+def usable_cache() -> Path:
+    """The cache, or a temporary folder where it cannot be written."""
+    return _usable(default_cache())[0]
+
+
 def _usable(cache: Path) -> tuple[Path, bool]:
     """The cache if it can be written, else a temporary folder, and whether it is temporary."""
     try:

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chainrule.config import merge, parse_settings, read_toml
+from chainrule.base.results import Results
+from chainrule.config import DataConfig, merge, parse_settings, read_toml
+from chainrule.data.in_memory import Data, corpus_paths, joined_paths
 from chainrule.errors import ConfigError, RunError
 from chainrule.evaluation.measurement import Measurement
 from chainrule.experiments.mix import mix as mix_runs
 from chainrule.experiments.shared_options import options_for
 from chainrule.experiments.train import train
 from chainrule.registry import MODELS
-from chainrule.runs.base import Paths, Run
+from chainrule.runs.base import Run
 from chainrule.runs.language_model import LanguageModelRun
 from chainrule.runs.load import load
 from chainrule.tasks.task import model_task
@@ -90,9 +92,9 @@ class Row(Measurement):
 
 
 def compare(
-    *data: str | Path,
+    *data: Data,
     models: str | Sequence[str | Contender],
-    test: Paths = (),
+    test: Data = (),
     mix: bool = False,
     config: str | Path | None = None,
     out: str | Path | None = None,
@@ -100,7 +102,7 @@ def compare(
     listener: TrainingListener | None = None,
     done: Callable[[Row], None] = lambda row: None,
     **options: Any,
-) -> list[Row]:
+) -> Results[Row]:
     """Train each model with the same options and measure it on `test` (default: the validation text), best first.
 
     `options` are those of `train`; each model gets those that have an effect on it. A model is MODEL or MODEL:OUTPUT,
@@ -108,17 +110,21 @@ def compare(
     best network.
     """
     listener = listener or TrainingListener()
-    folder = Path(out) if out else Path("runs") / f"compare-{text_name(data[0])}"
-    test = test or options.get("valid", ())
+    contenders = _contenders(models)
+    columns = model_task(contenders[0].model).columns(DataConfig(field=options.get("field") or "text"))
+    files, measured = joined_paths(data, columns), corpus_paths(test, columns)
+    options["valid"] = corpus_paths(options.get("valid", ()), columns)
+    folder = Path(out) if out else Path("runs") / f"compare-{text_name(files[0])}"
+    measured = measured or options["valid"]
     file = read_toml(config) if config else {}
     rows = []
-    for contender in _contenders(models):
+    for contender in contenders:
         listener.note(f"{contender.name}:")
         shared = options_for(contender.model, settings or {})
         budget = {name: options[name] for name in BUDGET if name in options}
         budget = options_for(contender.model, {"training": budget})["training"]
         run = train(
-            *data,
+            *files,
             model=contender.model,
             output=contender.output,
             config=options_for(contender.model, file),
@@ -128,12 +134,12 @@ def compare(
             **{name: value for name, value in options.items() if name not in BUDGET},
             **budget,
         )
-        rows.append(measure(contender.name, run, test))
+        rows.append(measure(contender.name, run, measured))
         done(rows[-1])
     if mix and (pair := _best_pair([load(row.run) for row in rows])):
-        rows.append(measure("mixture of the best two kinds", _mix(pair, folder, listener), test))
+        rows.append(measure("mixture of the best two kinds", _mix(pair, folder, listener), measured))
         done(rows[-1])
-    return sorted(rows, key=lambda row: (math.isnan(row.bits_per_byte), row.bits_per_byte))
+    return Results(sorted(rows, key=lambda row: (math.isnan(row.bits_per_byte), row.bits_per_byte)))
 
 
 def _contenders(models: str | Sequence[str | Contender]) -> list[Contender]:
@@ -177,7 +183,7 @@ def _mix(runs: list[LanguageModelRun], folder: Path, listener: TrainingListener)
     return mix_runs(runs, out=folder / f"mixture-of-{name}-{runs[1].fingerprint.hex()[:8]}", note=listener.note)
 
 
-def measure(name: str, run: Any, test: Paths) -> Row:
+def measure(name: str, run: Any, test: Sequence[str]) -> Row:
     """Measure a finished run -> its row of the leaderboard."""
     if not run.result:
         raise RunError(f"{run.folder.path} was stopped before it was finished; rerun the same command to resume")

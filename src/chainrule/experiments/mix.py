@@ -28,12 +28,12 @@ from chainrule.base.progress import Progress
 from chainrule.checkpoint.build import COUNTS
 from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
 from chainrule.config import DataConfig, NamedSection, RunConfig, Section, parse
+from chainrule.data.in_memory import Data
 from chainrule.data.store import TokenStore
 from chainrule.errors import ConfigError, DataError, RunError, unknown_name
 from chainrule.experiments.mix_weights import CACHES, CacheSettings, FittedMixture, cache_candidates, fit_mixture
 from chainrule.experiments.shared_options import options_for
 from chainrule.models.mixture import Mixture
-from chainrule.runs.base import Paths, path_strings
 from chainrule.runs.language_model import LanguageModelRun
 from chainrule.runs.load import load_for
 from chainrule.training.fit import fit
@@ -51,7 +51,7 @@ class MixSettings(Section):
 def mix(
     runs: Sequence[str | Path | LanguageModelRun],
     *,
-    valid: Paths | None = None,
+    valid: Data | None = None,
     out: str | Path,
     caches: Sequence[str] = (),
     buckets: bool = False,
@@ -71,7 +71,8 @@ def mix(
     caches = list(dict.fromkeys(caches))
     options = parse(MixSettings, settings or {})
     _check(opened, caches, options.cache)
-    store = opened[0].open(valid, field=field) if valid else opened[0].open_held_out()
+    files = None if valid is None else opened[0].files(valid, field)
+    store = opened[0].open(files, field=field) if files else opened[0].open_held_out()
     request = _request(opened, caches, buckets, options, store)
     if _is_finished(Path(out), request):
         note(f"{out} is already finished; choose another --out to mix again")
@@ -84,7 +85,7 @@ def mix(
     with folder_atomically(Path(out)) as place:
         folder = RunFolder(place)
         _write(folder, opened, fitted.mixture, result, request)
-        folder.write_config(_config(opened[0], fitted.mixture, valid, field), without=TRAINING_SECTIONS)
+        folder.write_config(_config(opened[0], fitted.mixture, files, field), without=TRAINING_SECTIONS)
     return _load(out, device)
 
 
@@ -229,10 +230,10 @@ def _peak_memory(runs: Sequence[LanguageModelRun], memory: PeakMemory) -> int:
     return max(memory.bytes, *(int(run.result.get("peak_memory", 0)) for run in runs))
 
 
-def _config(first: LanguageModelRun, mixture: Mixture, valid: Paths | None, field: str | None) -> RunConfig:
+def _config(first: LanguageModelRun, mixture: Mixture, valid: Sequence[str] | None, field: str | None) -> RunConfig:
     data = first.config.data
     if valid:
-        data = DataConfig(train=data.train, valid=tuple(path_strings(valid)), field=field or data.field)
+        data = DataConfig(train=data.train, valid=tuple(valid), field=field or data.field)
     model = NamedSection(name="mixture", **mixture.config.model_dump(mode="json"))
     return RunConfig(data=data, tokenizer=first.config.tokenizer, model=model)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +19,7 @@ from chainrule.base.progress import Progress
 from chainrule.checkpoint.build import adjust, load_model
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig
+from chainrule.data.in_memory import Data, Texts, corpus_paths, texts_in
 from chainrule.errors import ConfigError
 from chainrule.evaluation.measurement import Measurement
 from chainrule.inference.embed import Neighbour, Pooling, WordTable, embed_lines, table_of
@@ -112,6 +113,11 @@ class Run:
         digest.update(self.tokenizer.fingerprint.encode())
         return digest.digest()
 
+    def files(self, data: Data, field: str | None = None) -> list[str]:
+        """The files of a corpus, which may be in memory; `field` replaces the name of the column with the texts."""
+        config = self.config.data if field is None else self.config.data.model_copy(update={"field": field})
+        return corpus_paths(data, self.task.columns(config))
+
     def adjust(self, **options: Any) -> None:
         """Set options of the model that need no training, such as gamma of `hybrid`; the folder is not changed."""
         adjust(self.model, options)
@@ -137,10 +143,23 @@ class Run:
     # Vectors
 
     def embed(
-        self, lines: Iterable[str], *, pooling: Pooling = "mean", normalise: bool = False, layer: int | None = None
+        self, texts: Texts, *, pooling: Pooling = "mean", normalise: bool = False, layer: int | None = None
     ) -> Array:
-        """One vector per line, ND in float32: those of its tokens pooled by mean, max, first or last."""
+        """The vector of each text, from those of its tokens.
+
+        Args:
+            texts: One text, or a list, iterator, column or frame of texts.
+            pooling: How the vectors of the tokens are combined: "mean", "max", "first" or "last".
+            normalise: Whether each vector is scaled to length one.
+            layer: The layer whose states are used: 0 is the embedding, -1 the last layer. None: the last.
+
+        Returns:
+            An array in float32: D for one text, else ND with one row per text.
+        """
+        lines = texts_in(texts, self.config.data.field)
         found = list(embed_lines(self.subject, lines, pooling=pooling, normalise=normalise, layer=layer))
+        if isinstance(texts, str):
+            return found[0]
         return np.stack(found) if found else np.zeros((0, 0), np.float32)
 
     @cached_property
@@ -183,8 +202,13 @@ class EvaluatedRun(Run):
     verbs: ClassVar[tuple[str, ...]] = ("eval", *Run.verbs)
     unit: ClassVar[str] = "tokens"  # what the progress of a measurement counts
 
-    def evaluate(self, texts: Paths, *, progress: Progress | None = None) -> Any:
-        """The measures of the run on data, with protocol and signature."""
+    def evaluate(self, texts: Data, *, progress: Progress | None = None) -> Any:
+        """The measures of the run on a corpus, with protocol and signature.
+
+        Args:
+            texts: A path, several paths, or rows, columns or a frame in memory.
+            progress: Called with the amount done and the total.
+        """
         raise TypeError(f"{type(self).__name__} must define evaluate")
 
     def evaluate_held_out(self) -> Any:

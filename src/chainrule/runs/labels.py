@@ -14,18 +14,20 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 
 from chainrule.base.arrays import Array
 from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
+from chainrule.base.results import Results
 from chainrule.checkpoint.build import model_options
 from chainrule.config import RunConfig
 from chainrule.data.batches import to_device
 from chainrule.data.grouping import in_windows
 from chainrule.data.held_out import hold_out_examples
+from chainrule.data.in_memory import Data, Texts, answer, labelled_in, sentences_in
 from chainrule.data.labels import LabelBatches, LabelledTexts, unlabelled
 from chainrule.data.rows import Indices, Rows
 from chainrule.data.tags import TaggedWords
@@ -33,7 +35,7 @@ from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.labels import ROWS, ClassEvaluation, evaluate_labels, predict
 from chainrule.evaluation.tags import TagEvaluation, evaluate_tags
 from chainrule.registry import RUNS
-from chainrule.runs.base import EvaluatedRun, Paths, path_strings
+from chainrule.runs.base import EvaluatedRun
 from chainrule.tasks.labels import LabelCorpus, LabelledData, LabelTask, tagged_words
 from chainrule.text.formats.labels import Labels
 from chainrule.text.formats.tags import word_line
@@ -73,7 +75,14 @@ class LabelRun(EvaluatedRun):
         limit: int | None = model_options(self.config).context
         return limit
 
-    def evaluate(self, texts: Paths, *, field: str | None = None, progress: Progress | None = None) -> Any:
+    def evaluate(self, texts: Data, *, field: str | None = None, progress: Progress | None = None) -> Any:
+        """Accuracy, F1 and more on labelled data, with protocol and signature.
+
+        Args:
+            texts: A path, several paths, or rows (label, text), columns (texts, labels) or a frame in memory.
+            field: Name of the column or JSON field with the texts. None: that of the training.
+            progress: Called with the texts read and the total.
+        """
         data = self._read(texts, field)
         return self._measure(data, np.arange(len(data.examples)), progress)
 
@@ -89,11 +98,11 @@ class LabelRun(EvaluatedRun):
     def _measure(self, data: LabelledData, indices_P: Indices, progress: Progress | None) -> Any:
         raise TypeError(f"{type(self).__name__} must define _measure")
 
-    def _read(self, texts: Paths, field: str | None, max_examples: int | None = None) -> LabelledData:
+    def _read(self, texts: Data, field: str | None, max_examples: int | None = None) -> LabelledData:
         """Labelled files as this run reads them."""
         config, several = _with_field(self.config, field), bool(self.config.model.options.get("multi_label"))
         known = Labels(self.labels, np.zeros(0, np.int32), np.zeros(0, np.int64), several)
-        data = self.label_task.open_known(config, path_strings(texts), max_examples, known, self.tokenizer)
+        data = self.label_task.open_known(config, self.files(texts, field), max_examples, known, self.tokenizer)
         self._warn_cut(data.examples)
         return data
 
@@ -119,13 +128,55 @@ class ClassifierRun(LabelRun):
     verbs = ("classify", *LabelRun.verbs)
     unit = "texts"
 
-    def classify(self, texts: Iterable[str | tuple[str, str]], top: int = 1) -> Iterator[list[Labelled]]:
-        """The `top` labels of each text, or pair of texts, the most probable first, in order.
+    @overload
+    def classify(  # type: ignore[overload-overlap]  # a string is one text
+        self, texts: str, top: int = 1
+    ) -> list[Labelled]: ...
 
-        Texts are read in windows, the first of few, so that answers come while others are still being read.
+    @overload
+    def classify(self, texts: Iterator[str | tuple[str, str]], top: int = 1) -> Iterator[list[Labelled]]: ...
+
+    @overload
+    def classify(self, texts: Texts, top: int = 1) -> Results[list[Labelled]]: ...
+
+    def classify(
+        self, texts: Texts, top: int = 1
+    ) -> list[Labelled] | Results[list[Labelled]] | Iterator[list[Labelled]]:
+        """The labels of each text, the most probable first.
+
+        Args:
+            texts: One text, or a list, iterator, column or frame of texts. An entry of a classifier of pairs is a tuple
+                of two texts. Texts are read in windows, the first of few, so that answers come while an iterator is
+                still being read.
+            top: Number of labels for each text.
+
+        Returns:
+            The labels of one text with their probabilities; a list of these for a list, an iterator for an iterator.
         """
         if top < 1:
             raise ConfigError(f"top is {top}; expected at least 1 label")
+        return answer(texts, self._classify(labelled_in(texts, self._fields), top))
+
+    def probabilities(self, texts: Texts) -> Array:
+        """p of each label of each text.
+
+        Args:
+            texts: One text, or a list, iterator, column or frame of texts.
+
+        Returns:
+            An array in float64 whose columns are those of `labels`: C for one text, else PC.
+        """
+        windows = in_windows(labelled_in(texts, self._fields), LAST_WINDOW)
+        found = [self._probabilities(window) for window in windows]
+        rows_PC = np.concatenate(found) if found else np.zeros((0, len(self.labels)))
+        return rows_PC[0] if isinstance(texts, str) else rows_PC
+
+    @property
+    def _fields(self) -> tuple[str, str]:
+        """The columns of the text and of the second text of a pair."""
+        return self.config.data.field, self.config.data.pair_field
+
+    def _classify(self, texts: Iterable[str | tuple[str, str]], top: int) -> Iterator[list[Labelled]]:
         for window in in_windows(texts, FIRST_WINDOW, LAST_WINDOW):
             for row_C in self._probabilities(window):
                 best = np.argsort(-row_C, kind="stable")[:top]
@@ -168,8 +219,28 @@ class TaggerRun(LabelRun):
     verbs = ("tag", *LabelRun.verbs)
     unit = "sentences"
 
-    def tag(self, sentences: Iterable[Sequence[str]]) -> Iterator[list[str]]:
-        """The tag of each word of each sentence, in order; a sentence without words has none."""
+    @overload
+    def tag(self, sentences: str) -> list[str]: ...  # type: ignore[overload-overlap]  # a string is one text
+
+    @overload
+    def tag(self, sentences: Iterator[str | Sequence[str]]) -> Iterator[list[str]]: ...
+
+    @overload
+    def tag(self, sentences: Texts) -> Results[list[str]]: ...
+
+    def tag(self, sentences: Texts) -> list[str] | Results[list[str]] | Iterator[list[str]]:
+        """The tag of each word of each sentence; a sentence without words has none.
+
+        Args:
+            sentences: One sentence, or a list, iterator, column or frame of sentences. A sentence is a list of words,
+                or a string, whose words are separated by white space.
+
+        Returns:
+            The tags of one sentence; a list of these for a list, an iterator for an iterator.
+        """
+        return answer(sentences, self._tags(sentences_in(sentences, self.config.data.field)))
+
+    def _tags(self, sentences: Iterable[Sequence[str]]) -> Iterator[list[str]]:
         for window in in_windows(sentences, FIRST_WINDOW, LAST_WINDOW):
             yield from self._tag(window)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import overload
 
 from chainrule.base.devices import threads
 from chainrule.base.progress import Progress
+from chainrule.base.results import Results
+from chainrule.data.in_memory import Data, Texts, answer, texts_in
 from chainrule.data.store import TokenStore, open_store
 from chainrule.decoding import DraftStatistics
 from chainrule.decoding.beam import LENGTH_PENALTY
 from chainrule.decoding.speculative import DRAFT_TOKENS
+from chainrule.errors import DataError
 from chainrule.evaluation.speed import generation_speed
 from chainrule.evaluation.text import Evaluation, evaluate
 from chainrule.inference.compress import CompressionResult, compress, decompress
@@ -21,7 +25,7 @@ from chainrule.inference.score import LineScore, score_lines, score_text
 from chainrule.inference.subject import TextModel
 from chainrule.inference.unknown_words import OovKind, UnknownWords
 from chainrule.registry import RUNS
-from chainrule.runs.base import EvaluatedRun, Paths, Run, path_strings
+from chainrule.runs.base import EvaluatedRun, Run
 from chainrule.runs.load import load_for
 from chainrule.tasks.text_corpus import TextCorpus, refuse_pairs, validation_text
 from chainrule.text.readers import open_texts
@@ -35,14 +39,27 @@ class LanguageModelRun(EvaluatedRun):
 
     # Measuring
 
-    def open(self, texts: Paths, *, field: str | None = None, progress: Progress | None = None) -> TokenStore:
-        """A text as this run's tokens."""
-        opened = open_texts(path_strings(texts), field=field or self.config.data.field)
+    def open(self, texts: Data, *, field: str | None = None, progress: Progress | None = None) -> TokenStore:
+        """A corpus as this run's tokens.
+
+        Args:
+            texts: A path, several paths, or a list, column or frame of texts.
+            field: Name of the column or JSON field with the texts. None: that of the training.
+            progress: Called with the bytes done and the total.
+        """
+        opened = open_texts(self.files(texts, field), field=field or self.config.data.field)
         return open_store(opened, self.tokenizer, progress=progress)
 
-    def evaluate(self, texts: Paths, *, field: str | None = None, progress: Progress | None = None) -> Evaluation:
-        """Perplexity, bits per byte and more on a text, with protocol and signature."""
-        refuse_pairs(path_strings(texts), self.config.model.name)
+    def evaluate(self, texts: Data, *, field: str | None = None, progress: Progress | None = None) -> Evaluation:
+        """Perplexity, bits per byte and more on a corpus, with protocol and signature.
+
+        Args:
+            texts: A path, several paths, or a list, column or frame of texts.
+            field: Name of the column or JSON field with the texts. None: that of the training.
+            progress: Called with the tokens scored and the total.
+        """
+        texts = self.files(texts, field)
+        refuse_pairs(texts, self.config.model.name)
         return evaluate(self.model, self.open(texts, field=field), self.tokenizer, progress=progress)
 
     def evaluate_held_out(self) -> Evaluation:
@@ -58,37 +75,92 @@ class LanguageModelRun(EvaluatedRun):
             return self.corpus.valid
         return open_store(validation_text(self.config.data), self.tokenizer)
 
-    def score(
-        self, lines: Iterable[str], *, oov: OovKind = "unk", oov_penalty: float | None = None
-    ) -> Iterator[LineScore]:
-        """log p of each line separately, in the order given; lines are read and scored in groups.
+    @overload
+    def score(  # type: ignore[overload-overlap]  # a string is one text
+        self, texts: str, *, oov: OovKind = ..., oov_penalty: float | None = ...
+    ) -> LineScore: ...
 
-        `oov` is what unknown words cost besides log p of `<unk>`: nothing (unk), their spelling (spell), or
-        `oov_penalty` nats each (penalty).
+    @overload
+    def score(
+        self, texts: Iterator[str], *, oov: OovKind = ..., oov_penalty: float | None = ...
+    ) -> Iterator[LineScore]: ...
+
+    @overload
+    def score(self, texts: Texts, *, oov: OovKind = ..., oov_penalty: float | None = ...) -> Results[LineScore]: ...
+
+    def score(
+        self, texts: Texts, *, oov: OovKind = "unk", oov_penalty: float | None = None
+    ) -> LineScore | Results[LineScore] | Iterator[LineScore]:
+        """log p of each text separately, its `<eos>` included.
+
+        Args:
+            texts: One text, or a list, iterator, column or frame of texts. They are scored in groups.
+            oov: What an unknown word costs besides log p of `<unk>`: nothing ("unk"), its spelling ("spell"), or
+                `oov_penalty` ("penalty").
+            oov_penalty: Nats for each unknown word.
+
+        Returns:
+            One `LineScore` for one text, a list of them for a list, an iterator for an iterator.
         """
-        return score_lines(self.subject, lines, UnknownWords(oov, oov_penalty))
+        lines = texts_in(texts, self.config.data.field)
+        return answer(texts, score_lines(self.subject, lines, UnknownWords(oov, oov_penalty)))
 
     def score_text(
         self,
-        texts: Paths,
+        texts: Data,
         *,
         field: str | None = None,
         threads: int | None = None,
         oov: OovKind = "unk",
         oov_penalty: float | None = None,
     ) -> Iterator[tuple[list[float], list[int]]]:
-        """log p and number of tokens of each line of a text, in order, a block of lines at a time; `oov` as `score`."""
-        opened = open_texts(path_strings(texts), field=field or self.config.data.field)
+        """log p and number of tokens of each line of a corpus, in order, a block of lines at a time.
+
+        Args:
+            texts: A path, several paths, or a list, column or frame of texts.
+            field: Name of the column or JSON field with the texts. None: that of the training.
+            threads: Number of threads. None: one per core.
+            oov: What an unknown word costs, as in `score`.
+            oov_penalty: Nats for each unknown word, as in `score`.
+        """
+        opened = open_texts(self.files(texts, field), field=field or self.config.data.field)
         return score_text(self.subject, opened, threads, UnknownWords(oov, oov_penalty))
 
-    def choose(
-        self, prompt: str, choices: Sequence[str], *, oov: OovKind = "spell", oov_penalty: float | None = None
-    ) -> list[Choice]:
-        """Each alternative with its log p after a prompt, in the order given; `few_shot.best_of` takes the best.
+    @overload
+    def choose(  # type: ignore[overload-overlap]  # a string is one text
+        self, prompt: str, choices: Texts, *, oov: OovKind = ..., oov_penalty: float | None = ...
+    ) -> list[Choice]: ...
 
-        Unknown words are charged their spelling, so that nonsense is not preferred; `oov` changes that as in `score`.
+    @overload
+    def choose(
+        self, prompt: Iterator[str], choices: Texts, *, oov: OovKind = ..., oov_penalty: float | None = ...
+    ) -> Iterator[list[Choice]]: ...
+
+    @overload
+    def choose(
+        self, prompt: Texts, choices: Texts, *, oov: OovKind = ..., oov_penalty: float | None = ...
+    ) -> Results[list[Choice]]: ...
+
+    def choose(
+        self, prompt: Texts, choices: Texts, *, oov: OovKind = "spell", oov_penalty: float | None = None
+    ) -> list[Choice] | Results[list[Choice]] | Iterator[list[Choice]]:
+        """Each alternative with its log p after a prompt; `chainrule.inference.few_shot.best_of` takes the best.
+
+        Args:
+            prompt: One prompt, or a list, iterator, column or frame of prompts.
+            choices: The alternatives, the same after every prompt.
+            oov: What an unknown word costs, as in `score`; by default its spelling, so that nonsense is not preferred.
+            oov_penalty: Nats for each unknown word, as in `score`.
+
+        Returns:
+            The alternatives in the order given for one prompt; a list of these for a list, an iterator for an iterator.
         """
-        return next(choose(self.subject, [Question(prompt, tuple(choices))], UnknownWords(oov, oov_penalty)))
+        if isinstance(choices, str):
+            raise DataError(f"the choices are one string, {choices!r}; expected a list of texts; give [{choices!r}]")
+        given = tuple(texts_in(choices, newlines=True))
+        prompts = texts_in(prompt, self.config.data.field, newlines=True)
+        questions = (Question(one, given) for one in prompts)
+        return answer(prompt, choose(self.subject, questions, UnknownWords(oov, oov_penalty)))
 
     def generation_speed(self, tokens: int = 200) -> float:
         """Tokens per second when one text is generated."""

@@ -8,13 +8,17 @@ run.evaluate("test.txt").pseudo_perplexity
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 
 from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
+from chainrule.base.results import Results
 from chainrule.config import parse
+from chainrule.data.in_memory import Data, Texts, answer, texts_in
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.masked import (
@@ -27,7 +31,7 @@ from chainrule.evaluation.masked import (
     validate_masked,
 )
 from chainrule.registry import OBJECTIVES, RUNS
-from chainrule.runs.base import EvaluatedRun, Paths, path_strings
+from chainrule.runs.base import EvaluatedRun
 from chainrule.tasks.text_corpus import TextCorpus, refuse_pairs, validation_text
 from chainrule.text.readers import open_texts
 
@@ -67,10 +71,32 @@ class MaskedRun(EvaluatedRun):
 
     # Filling
 
-    def fill(self, text: str, top: int = 5) -> list[Filled]:
-        """The best words for every [MASK] of a text, in order; each is predicted while all others stay masked."""
+    @overload
+    def fill(  # type: ignore[overload-overlap]  # a string is one text
+        self, text: str, top: int = 5
+    ) -> list[Filled]: ...
+
+    @overload
+    def fill(self, text: Iterator[str], top: int = 5) -> Iterator[list[Filled]]: ...
+
+    @overload
+    def fill(self, text: Texts, top: int = 5) -> Results[list[Filled]]: ...
+
+    def fill(self, text: Texts, top: int = 5) -> list[Filled] | Results[list[Filled]] | Iterator[list[Filled]]:
+        """The best words for every [MASK] of a text, in order; each is predicted while all others stay masked.
+
+        Args:
+            text: One text, or a list, iterator, column or frame of texts.
+            top: Number of words for each mask.
+
+        Returns:
+            The words for each mask of one text; a list of these for a list, an iterator for an iterator.
+        """
         if top < 1:
             raise ConfigError(f"top is {top}; ask for at least 1 word")
+        return answer(text, (self._fill(one, top) for one in texts_in(text, self.config.data.field)))
+
+    def _fill(self, text: str, top: int) -> list[Filled]:
         tokens = self._with_masks(text)
         if self.model.mask not in tokens:
             raise DataError(f"the text has no {MASK}; write it in place of a word, for example: the {MASK} sat")
@@ -119,9 +145,15 @@ class MaskedRun(EvaluatedRun):
         length = min(self.config.training.length or LENGTH, self.model.window)
         return MaskedProtocol(masking, length, config.first)
 
-    def open(self, texts: Paths, *, field: str | None = None) -> TokenStore:
-        """A text as this run's tokens."""
-        return open_store(open_texts(path_strings(texts), field=field or self.config.data.field), self.tokenizer)
+    def open(self, texts: Data, *, field: str | None = None) -> TokenStore:
+        """A corpus as this run's tokens.
+
+        Args:
+            texts: A path, several paths, or a list, column or frame of texts.
+            field: Name of the column or JSON field with the texts. None: that of the training.
+        """
+        opened = open_texts(self.files(texts, field), field=field or self.config.data.field)
+        return open_store(opened, self.tokenizer)
 
     def open_held_out(self) -> TokenStore:
         """The validation text as this run's tokens."""
@@ -131,17 +163,23 @@ class MaskedRun(EvaluatedRun):
 
     def evaluate(
         self,
-        texts: Paths,
+        texts: Data,
         *,
         field: str | None = None,
         progress: Progress | None = None,
         most: int | None = MAX_PSEUDO_TOKENS,
     ) -> MaskedEvaluation:
-        """Masked accuracy and pseudo-perplexity on a text, with protocol and signature.
+        """Masked accuracy and pseudo-perplexity on a corpus, with protocol and signature.
 
-        For the latter at most `most` tokens are masked one by one, evenly spread over the text; None: all of them.
+        Args:
+            texts: A path, several paths, or a list, column or frame of texts.
+            field: Name of the column or JSON field with the texts. None: that of the training.
+            progress: Called with the tokens scored and the total.
+            most: Number of tokens that are masked one by one for the pseudo-perplexity, evenly spread over the text.
+                None: all.
         """
-        refuse_pairs(path_strings(texts), self.config.model.name)
+        texts = self.files(texts, field)
+        refuse_pairs(texts, self.config.model.name)
         store = self.open(texts, field=field)
         return evaluate_masked(self.model, store, self.tokenizer, self.protocol, most=most, progress=progress)
 

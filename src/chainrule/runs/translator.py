@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from chainrule.base.devices import threads
 from chainrule.base.progress import Progress
+from chainrule.base.results import Results
 from chainrule.data.held_out import held_out_pairs
+from chainrule.data.in_memory import Data, Texts, answer, texts_in
 from chainrule.data.pairs import PairStore, pad_sources
 from chainrule.errors import DataError
 from chainrule.evaluation.measurement import Measurement
@@ -32,7 +34,7 @@ from chainrule.inference.subject import TranslationModel, warn_cut
 from chainrule.inference.translate import Translation, translate_lines
 from chainrule.models.translator import ConditionedModel
 from chainrule.registry import RUNS
-from chainrule.runs.base import EvaluatedRun, Paths, Run, path_strings
+from chainrule.runs.base import EvaluatedRun, Run
 from chainrule.tasks.spans import SpanCorpus, SpanCorruption
 from chainrule.tasks.task import Corpus, Listener, task_of
 from chainrule.tasks.translation import PairCorpus, open_pair_store, read_pairs
@@ -73,19 +75,47 @@ class TranslatorRun(EvaluatedRun):
 
     # Translating
 
-    def translate(self, line: str, **search: Any) -> str:
-        """The best translation of one line; `search` are the fields of `inference.search.Search`."""
-        return next(self.translate_lines([line], **search))[0].text
+    @overload
+    def translate(self, texts: str, **search: Any) -> str: ...
+
+    @overload
+    def translate(self, texts: Iterator[str], **search: Any) -> Iterator[str]: ...
+
+    @overload
+    def translate(self, texts: Texts, **search: Any) -> Results[str]: ...
+
+    def translate(self, texts: Texts, **search: Any) -> str | Results[str] | Iterator[str]:
+        """The best translation of each text.
+
+        Args:
+            texts: One text, or a list, iterator, column or frame of texts.
+            **search: Options of the search, the fields of `chainrule.inference.search.Search`: num_beams,
+                length_penalty, batch_size and others.
+
+        Returns:
+            The translation of one text; a list of translations for a list, an iterator for an iterator.
+        """
+        return answer(texts, (best[0].text for best in self._translations(texts, (), search)))
 
     def translate_lines(
-        self, lines: Iterable[str], *, together: Sequence[TranslatorRun] = (), **search: Any
+        self, lines: Texts, *, together: Sequence[TranslatorRun] = (), **search: Any
     ) -> Iterator[list[Translation]]:
-        """The translations of each line, best first, in order, while lines are still being read.
+        """All translations of each text with their scores, best first, in order, while texts are still being read.
 
-        `together` are further runs of an ensemble that averages their probabilities.
+        Args:
+            lines: One text, or a list, iterator, column or frame of texts.
+            together: Further runs of an ensemble that averages their probabilities.
+            **search: Options of the search, the fields of `chainrule.inference.search.Search`; num_return_sequences is
+                the number of translations of each text.
         """
+        return self._translations(lines, together, search)
+
+    def _translations(
+        self, texts: Texts, together: Sequence[TranslatorRun], search: dict[str, Any]
+    ) -> Iterator[list[Translation]]:
         if isinstance(search.get("draft"), Run):
             search["draft"] = search["draft"].subject
+        lines = texts_in(texts, self.config.data.source_field)
         return translate_lines([run.subject for run in (self, *together)], lines, Search(**search))
 
     def outputs(
@@ -99,7 +129,7 @@ class TranslatorRun(EvaluatedRun):
                 progress(number, count)
         return outputs
 
-    def outputs_of(self, texts: Paths, *, progress: Progress | None = None, **search: Any) -> list[str]:
+    def outputs_of(self, texts: Data, *, progress: Progress | None = None, **search: Any) -> list[str]:
         """The best translation of each source of some pairs."""
         pairs = self.pairs(texts)
         return self.outputs(lines_in(pairs.source), len(self._store(pairs)), progress, **search)
@@ -108,7 +138,7 @@ class TranslatorRun(EvaluatedRun):
 
     def evaluate(
         self,
-        texts: Paths,
+        texts: Data,
         *,
         references: Sequence[str | Path] = (),
         lowercase: bool = False,
@@ -180,7 +210,7 @@ class TranslatorRun(EvaluatedRun):
 
     def compare_with(
         self,
-        texts: Paths,
+        texts: Data,
         outputs: tuple[Sequence[str], Sequence[str]],
         *,
         references: Sequence[str | Path] = (),
@@ -192,7 +222,7 @@ class TranslatorRun(EvaluatedRun):
         given = [list(lines_in(self.pairs(texts).target)), *(list(lines_in(open_texts([p]))) for p in references)]
         return paired_test(*outputs, given, metric=metric, lowercase=lowercase, tokenizer=bleu_tokenizer)
 
-    def score_pairs(self, texts: Paths) -> Iterator[LineScore]:
+    def score_pairs(self, texts: Data) -> Iterator[LineScore]:
         """log p of each target given its source, its `<eos>` included, in order: forced decoding."""
         pairs = self.pairs(texts)
         store = self._store(pairs)
@@ -223,9 +253,9 @@ class TranslatorRun(EvaluatedRun):
                 ConditionedModel(self.model, source), eos=self.tokenizer.eos, tokens=limit, warm_up=min(8, limit)
             )
 
-    def pairs(self, texts: Paths) -> Pairs:
+    def pairs(self, texts: Data) -> Pairs:
         """Two parallel files, or files of pairs, as this run reads them."""
-        return read_pairs(self.config, path_strings(texts))
+        return read_pairs(self.config, self.files(texts))
 
     def _store(self, pairs: Pairs) -> PairStore:
         return open_pair_store(self.config, pairs, self.source_tokenizer, self.tokenizer)

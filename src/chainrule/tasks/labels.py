@@ -15,9 +15,10 @@ from chainrule.base.processes import Processes
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.build import model_options
 from chainrule.checkpoint.folder import RunFolder
-from chainrule.config import RunConfig, TokenizerConfig
+from chainrule.config import DataConfig, RunConfig, TokenizerConfig
 from chainrule.data.batches import Batches
 from chainrule.data.held_out import hold_out_examples
+from chainrule.data.in_memory import Columns
 from chainrule.data.labels import Examples, LabelBatches, LabelledTexts
 from chainrule.data.rows import Indices, Rows
 from chainrule.data.store import TokenStore, open_store
@@ -133,6 +134,11 @@ class LabelTask(Task):
 
     def fits(self, paths: Sequence[str]) -> bool:
         return True
+
+    def columns(self, data: DataConfig) -> Columns:
+        """A row is (label, text), or (label, text, second text), as in a .tsv file."""
+        row = (data.label_field, data.field, data.pair_field)
+        return Columns(row, (data.field, data.label_field), frozenset({data.pair_field}))
 
     def open(self, config: RunConfig, folder: RunFolder, listener: Listener) -> LabelCorpus:
         files = self.files(config, config.data.train, config.data.lines)

@@ -15,8 +15,9 @@ from typing import Any, ClassVar, NamedTuple
 from chainrule.base.processes import Processes
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
-from chainrule.config import RunConfig, TokenizerConfig
+from chainrule.config import DataConfig, RunConfig, TokenizerConfig
 from chainrule.data.batches import Batches
+from chainrule.data.in_memory import Columns
 from chainrule.errors import ConfigError
 from chainrule.registry import MODELS, OBJECTIVES, TASKS
 from chainrule.text.formats.pairs import COLUMN_SUFFIXES
@@ -122,6 +123,10 @@ class Task(ABC):
     def fits(self, paths: Sequence[str]) -> bool:
         """Whether data files look like the data of this task."""
         return not look_like_pairs(paths)
+
+    def columns(self, data: DataConfig) -> Columns:
+        """The columns that are read of data in memory."""
+        return Columns((data.field,), (data.field,))
 
     @abstractmethod
     def open(self, config: RunConfig, folder: RunFolder, listener: Listener) -> Corpus:

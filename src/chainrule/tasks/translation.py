@@ -14,9 +14,10 @@ from chainrule.base.processes import Processes
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.build import model_options
 from chainrule.checkpoint.folder import RunFolder
-from chainrule.config import RunConfig, TokenizerConfig
+from chainrule.config import DataConfig, RunConfig, TokenizerConfig
 from chainrule.data.batches import Batches
 from chainrule.data.held_out import first_held_out_pair
+from chainrule.data.in_memory import Columns
 from chainrule.data.pairs import FilteredPairs, PairBatches, PairStore, filter_pairs, pair_stores
 from chainrule.data.store import open_store
 from chainrule.evaluation.metrics import make_metric
@@ -134,6 +135,10 @@ class Translation(Task):
 
     def fits(self, paths: Sequence[str]) -> bool:
         return len(paths) == 2 or all(map(hold_pairs, paths))
+
+    def columns(self, data: DataConfig) -> Columns:
+        both = (data.source_field, data.target_field)
+        return Columns(both, both)
 
     def open(self, config: RunConfig, folder: RunFolder, listener: Listener) -> PairCorpus:
         data = config.data
