@@ -79,7 +79,7 @@ def test_every_way_to_score_charges_the_same(run: cr.Run, tmp_path: Path) -> Non
         scored = list(run.score(lines, oov=oov))
         blocks = [log_prob for block, _ in run.score_text(tmp_path / "lines.txt", oov=oov) for log_prob in block]
         assert blocks == pytest.approx([one.log_prob for one in scored], abs=1e-5)
-    plain, spelled = (next(run.score([lines[0]], oov=oov)) for oov in ("unk", "spell"))
+    plain, spelled = (run.score(lines[0], oov=oov) for oov in ("unk", "spell"))
     cost = run.tokenizer.speller.bits(b"zzqx") * math.log(2)
     assert spelled.log_prob == pytest.approx(plain.log_prob - cost, abs=1e-6)
     assert spelled.log_probs[3] == pytest.approx(plain.log_probs[3] - cost, abs=1e-6)
