@@ -177,6 +177,10 @@ class TextEncoder(Protocol):
         """The embeddings and every layer's states, BSD each; None: the layers cannot be read separately."""
         ...
 
+    def pool(self, first_BD: Tensor) -> Tensor | None:
+        """The pooled output of texts from the vectors of their first tokens, BD; None: it has no pooler."""
+        ...
+
 
 class WordVectors(NamedTuple):
     """The tokens of words and their vectors, row by row."""
@@ -285,6 +289,10 @@ class Model:
     @property
     def text_encoder(self) -> TextEncoder | None:
         """Itself as an encoder of texts; None: it gives no vector per token."""
+        return None
+
+    def pool(self, first_BD: Tensor) -> Tensor | None:
+        """As an encoder of texts: the pooled output from the vectors of first tokens, BD; None: it has no pooler."""
         return None
 
     @property

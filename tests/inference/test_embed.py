@@ -181,7 +181,7 @@ def test_refusals(place: Path) -> None:
         assert str(no_layers.value) == (
             f"the layers of {place / name} ({kind}) cannot be read separately; leave the layer out"
         )
-    with pytest.raises(ConfigError, match=r"^pooling is 'sum'; expected one of mean, max, first, last$"):
+    with pytest.raises(ConfigError, match=r"^pooling is 'sum'; expected one of mean, max, first, last, pooled$"):
         cr.load(place / "lstm").embed(["ab"], pooling="sum")  # type: ignore[arg-type]
 
 

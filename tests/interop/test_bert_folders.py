@@ -131,7 +131,9 @@ def test_the_weights_of_minilm() -> None:
     assert MINILM.replace("-", "_") not in sys.modules, "the package must not be imported"
     theirs = transformers.BertModel.from_pretrained(folder).eval()
     ours = our_encoder(folder)
-    assert ours.shape == BertShape(vocab_size=30522, width=384, layers=6, heads=12, inner=1536, first=101)
+    assert ours.shape == BertShape(
+        vocab_size=30522, width=384, layers=6, heads=12, inner=1536, first=101, pooler=True, published_inputs=True
+    )
     tokenizer = HuggingFaceTokenizer.from_file(find_tokenizer(folder))
     lines = ["Two dogs run over the grass.", "A man in a blue shirt is standing on a ladder cleaning a window.", ""]
     rows = [[101, *tokenizer.encode(line), tokenizer.eos] for line in lines]

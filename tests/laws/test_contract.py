@@ -157,7 +157,7 @@ def features(name: str, model: Any, tokens_BT: Tensor) -> Tensor:
         elif model.text_encoder is not None:
             found_BTD = model.text_encoder.encode_text(source)
         else:
-            found_BTD = model.read(source)
+            found_BTD = model.reader(source)
     return found_BTD
 
 

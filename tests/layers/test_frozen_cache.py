@@ -13,7 +13,8 @@ def test_cached_states_equal_those_of_the_encoder_and_are_computed_once() -> Non
     torch.manual_seed(2)
     encoder, reads = make_encoder(shape_of("lstm", 9, width=6, dropout=0.0)), []
 
-    def read(source: Source) -> torch.Tensor:
+    def read(source: Source, types_BS: torch.Tensor | None) -> torch.Tensor:
+        assert types_BS is None
         reads.append(source.tokens_BS.tolist())
         return encoder(*source)  # type: ignore[no-any-return]
 
@@ -30,9 +31,28 @@ def test_cached_states_equal_those_of_the_encoder_and_are_computed_once() -> Non
 
 
 def test_the_cache_is_bounded() -> None:
-    cached = FrozenStateCache(lambda source: source.tokens_BS[:, :, None].float(), capacity=4 * 3)
+    cached = FrozenStateCache(lambda source, types_BS: source.tokens_BS[:, :, None].float(), capacity=4 * 3)
     tokens_BS = torch.tensor([[1, 2, 3], [4, 5, 6]])
     for _ in range(2):
         states_BSD = cached(Source(tokens_BS, torch.ones(2, 3, dtype=torch.bool)))
         assert torch.equal(states_BSD[:, :, 0], tokens_BS.float())
     assert len(cached.states) == 1
+
+
+def test_texts_with_other_types_are_other_texts() -> None:
+    reads = []
+
+    def read(source: Source, types_BS: torch.Tensor | None) -> torch.Tensor:
+        assert types_BS is not None
+        reads.append(types_BS.tolist())
+        return (source.tokens_BS + 10 * types_BS)[:, :, None].float()
+
+    cached, tokens_BS = FrozenStateCache(read), torch.tensor([[1, 2, 3], [1, 2, 3], [4, 5, 5]])
+    mask_BS, types_BS = (
+        torch.tensor([[True] * 3] * 2 + [[True, True, False]]),
+        torch.tensor([[0, 0, 1], [0, 1, 1], [0, 1, 1]]),
+    )
+    for _ in range(2):
+        states_BS = cached(Source(tokens_BS, mask_BS), types_BS)[:, :, 0]
+        assert states_BS.tolist() == [[1, 2, 13], [1, 12, 13], [4, 15, 0]]
+    assert reads == [[[0, 0, 1]], [[0, 1, 1]], [[0, 1]]]

@@ -111,7 +111,7 @@ def test_the_second_text_of_a_pair_is_marked() -> None:
     batch, swapped = there.batch(np.arange(4)), back.batch(np.arange(4))
     torch.testing.assert_close(model(batch).hidden_BTD, model(swapped).hidden_BTD)
     torch.nn.init.normal_(model.second_D)
-    states_BSD = model.states(batch)
+    states_BSD = model.encode(batch).states_BSD
     plain_BSD = model.reader(batch.source)
     assert batch.parts_BS is not None
     torch.testing.assert_close(states_BSD[batch.parts_BS == 0], plain_BSD[batch.parts_BS == 0])
@@ -119,11 +119,12 @@ def test_the_second_text_of_a_pair_is_marked() -> None:
     assert not torch.allclose(model(batch).hidden_BTD, model(swapped).hidden_BTD)
 
 
-@pytest.mark.parametrize("pooling", ["attention", "mean", "max", "first"])
+@pytest.mark.parametrize("pooling", ["attention", "attention-from-pooled", "mean", "max", "first"])
 def test_every_pooling_is_used(pooling: str) -> None:
     model, batch = build("classifier", pooling=pooling).eval(), texts().batch(np.arange(4))
-    pooled_BD = model.pooling(model.states(batch), batch.source.mask_BS)  # type: ignore[union-attr]
-    torch.testing.assert_close(model(batch).hidden_BTD[:, 0], model.network(pooled_BD))
+    encoded = model.encode(batch)
+    vector_BD = model.pooling(encoded.states_BSD, encoded.mask_BS, encoded.pooled_BE)
+    torch.testing.assert_close(model(batch).hidden_BTD[:, 0], model.network(vector_BD))
 
 
 def test_words_are_the_means_of_their_pieces() -> None:
@@ -171,11 +172,11 @@ def test_a_frozen_encoder_stays_as_it_is_and_a_tuned_one_learns() -> None:
         LabelLikelihood(LabelLikelihood.Config()).loss(model, batch, None, 0).total.backward()
         grads = [p.grad for p in model.pretrained.encoder.parameters()]
         assert all((grad is not None) == tuned for grad in grads)
-        again = [model.states(batch) for _ in range(2)]
+        again = [model.encode(batch).states_BSD for _ in range(2)]
         assert torch.equal(*again) == (not tuned)  # a frozen encoder has no dropout
-        assert (model._frozen_states is None) == tuned
+        assert (model.reader.cache is None) == tuned
     fresh = build("classifier", pretrained="somewhere", pretrained_shape=shape).eval()
-    assert fresh._frozen_states is None  # only training caches states
+    assert fresh.reader.cache is None  # only training caches states
     fresh.load_state_dict(model.state_dict())
     torch.testing.assert_close(fresh(batch).hidden_BTD, model.eval()(batch).hidden_BTD)
 

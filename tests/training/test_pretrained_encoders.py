@@ -261,6 +261,27 @@ def test_a_classifier_reads_with_a_run(name: str, runs: Callable[[str], Path], t
     assert all(torch.equal(own[key], theirs[key]) for key in theirs)
 
 
+def test_a_classifier_concatenates_its_own_vectors_with_an_elmo(runs: Callable[[str], Path], tmp_path: Path) -> None:
+    data = tmp_path / "lines.tsv"
+    data.write_text("".join(f"{'xy'[number % 2]}\t{('a b', 'c d')[number % 2]}\n" for number in range(40)))
+    run = cr.train(
+        data,
+        out=tmp_path / "run",
+        model="classifier",
+        steps=3,
+        device="cpu",
+        settings={"model": {"pretrained": str(runs("elmo")), "hidden": 4, "token_embedding": 5}},
+    )
+    table = run.model.pretrained.table
+    assert tuple(table.weight.shape) == (run.tokenizer.vocab_size, 5)
+    source = source_of(run, "a b")
+    with torch.no_grad():
+        features_SD = run.model.eval().reader(source)[0]
+    assert torch.equal(features_SD[:, :5], table.weight[source.tokens_BS[0]])
+    again: Any = cr.load(tmp_path / "run", device="cpu")
+    assert [best[0] for best in again.classify(["a b"])] == [best[0] for best in run.classify(["a b"])]
+
+
 # Tokenisers in folders
 
 

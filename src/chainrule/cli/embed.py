@@ -29,8 +29,10 @@ def embed(
         Unit, typer.Option(help="What a vector stands for: a line as a sentence, a line as a word, or each token.")
     ] = "sentences",
     pooling: Annotated[
-        Literal["mean", "max", "first", "last"],
-        typer.Option(help="How the vectors of a sentence are combined into one."),
+        Literal["mean", "max", "first", "last", "pooled"],
+        typer.Option(
+            help="How the vectors of a sentence are combined into one; pooled is the pooled output of an imported BERT."
+        ),
     ] = "mean",
     normalise: Annotated[bool, typer.Option("--normalise", help="Scale every vector to length one.")] = False,
     layer: Annotated[

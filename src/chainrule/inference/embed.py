@@ -27,8 +27,8 @@ from chainrule.evaluation.vectors import analogy_queries, nearest, unit_vectors,
 from chainrule.inference.subject import TextModel
 from chainrule.types import Source, TextEncoder
 
-Pooling = Literal["mean", "max", "first", "last"]
-POOLINGS = ("mean", "max", "first", "last")
+Pooling = Literal["mean", "max", "first", "last", "pooled"]
+POOLINGS = ("mean", "max", "first", "last", "pooled")
 LINES = 512
 """Lines read together, to be grouped by length."""
 BATCH_TOKENS = 8192
@@ -132,12 +132,16 @@ def embed_lines(
 ) -> Iterator[Array]:
     """One vector per line, D, in the order of the lines: those of its tokens, pooled.
 
-    `normalise` scales it to length one; `layer` selects another layer than the last: 0 is the embedding.
+    "pooled" is the pooled output of an encoder that has one, such as an imported BERT. `normalise` scales the vector to
+    length one; `layer` selects another layer than the last: 0 is the embedding.
     """
     if pooling not in POOLINGS:
         raise ConfigError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
+    if pooling == "pooled":
+        _check_pooler(subject, layer)
     for tokens in embed_tokens(subject, lines, layer=layer):
-        pooled_D = pool(tokens.vectors_SD, pooling)
+        first = pooling == "pooled"
+        pooled_D = _pooled_output(subject, tokens.vectors_SD[0]) if first else pool(tokens.vectors_SD, pooling)
         yield unit_vectors(pooled_D) if normalise else pooled_D
 
 
@@ -160,6 +164,25 @@ def pool(vectors_SD: Array, pooling: Pooling) -> Array:
         return one_D
     pooled_D: Array = vectors_SD.max(0) if pooling == "max" else vectors_SD.mean(0)
     return pooled_D
+
+
+def _pooled_output(subject: TextModel, first_D: Array) -> Array:
+    """The pooled output from the vector of the first token of a line, D."""
+    with torch.inference_mode():
+        pooled_1D = subject.model.pool(torch.from_numpy(first_D[None]).to(subject.device))
+    output_D: Array = pooled_1D[0].float().cpu().numpy()
+    return output_D
+
+
+def _check_pooler(subject: TextModel, layer: int | None) -> None:
+    """Refuse models without a pooled output, and other layers than the last."""
+    encoder, table = subject.model.text_encoder, subject.model.word_table
+    if encoder is None or table is None or encoder.pool(table.weight[:1]) is None:
+        raise ConfigError(
+            f"{subject.name} has no pooled output; use mean, max, first or last, or import a BERT with one"
+        )
+    if layer is not None:
+        raise ConfigError("the pooled output is made from the last layer; leave the layer out")
 
 
 def _static(subject: TextModel, lines: Iterable[str], layer: int | None) -> Iterator[TokenVectors]:

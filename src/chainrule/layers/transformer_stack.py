@@ -100,7 +100,7 @@ def initialise(module: nn.Module, layers: int | None = None) -> None:
     (Radford et al., 2019); `layers` None: they do not.
     """
     writers = ("project_out.weight", "project_source.weight", "narrow.weight")
-    writer_std = 0.02 if layers is None else 0.02 / math.sqrt(2 * layers)
+    writer_std = 0.02 / math.sqrt(2 * layers) if layers else 0.02
     for name, parameter in module.named_parameters():
         if parameter.dim() == 2:
             nn.init.normal_(parameter, std=writer_std if name.endswith(writers) else 0.02)

@@ -60,6 +60,9 @@ class BertConfig(BaseModel):
     mask: int | None = Field(None, ge=0, description="mask token (default: a new token after the vocabulary)")
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of all layers")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate of the attention weights")
+    pooler: bool = Field(
+        False, description="keep a layer that pools the state of `first`, for other models; `import` reads it"
+    )
 
     def shape(self, vocab_size: int) -> BertShape:
         """The shape of the encoder; `vocab_size` includes the mask token."""
@@ -101,7 +104,8 @@ class Bert(nn.Module, Model):
 
     @classmethod
     def encoder_shape(cls, config: BertConfig, vocab_size: int, eos: int) -> BertShape:
-        return config.shape(vocab_size + (config.mask is None))
+        shape = config.shape(vocab_size + (config.mask is None))
+        return shape.model_copy(update={"published_inputs": True})
 
     @classmethod
     def encoder_weights(cls, config: BertConfig, weights: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
@@ -173,6 +177,10 @@ class Bert(nn.Module, Model):
         """Tokens, `first` included -> the states of the last layer, BSD."""
         states_BSD: Tensor = self.encoder(*source)
         return states_BSD
+
+    def pool(self, first_BD: Tensor) -> Tensor | None:
+        """tanh(W h + b) of the states of the first tokens, BD, if the model was imported with a pooler."""
+        return self.encoder.pool(first_BD)
 
     def prepend_first(self, tokens_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Texts and their mask, with the token `first` before every text if the model has one."""

@@ -5,8 +5,8 @@
 If a text may have any number of labels, each has its own logistic function instead of the softmax. The encoder is
 trained from scratch, or it is a pretrained one, frozen or fine-tuned.
 
-The texts of a pair (question and answer, premise and hypothesis) are concatenated, and a learned vector is added to the
-states of the second.
+The texts of a pair (question and answer, premise and hypothesis) are concatenated, with token types if the encoder has
+them, and a learned vector is added to the states of the second.
 """
 
 from __future__ import annotations
@@ -14,24 +14,21 @@ from __future__ import annotations
 from typing import ClassVar, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chainrule.errors import ConfigError
 from chainrule.layers.encoders.build import EncoderName, EncoderShape, shape_of
-from chainrule.layers.encoders.frozen_cache import FrozenStateCache
 from chainrule.layers.encoders.pooling import PoolingKind, make_pooling
-from chainrule.layers.encoders.pretrained import PretrainedFeatures
-from chainrule.models.pretrained_encoder import check_pretrained_options, make_pretrained
+from chainrule.layers.encoders.pretrained import EncodedText, PretrainedFeatures
+from chainrule.models.pretrained_encoder import PretrainedFields, make_pretrained
 from chainrule.registry import ENCODERS, MODELS, OUTPUTS
-from chainrule.types import Batch, Model, OutputChoice, Outputs, Source, State, Vocabulary
+from chainrule.types import Batch, Model, OutputChoice, Outputs, State, Vocabulary
 
 
-class LabelConfig(BaseModel):
+class LabelConfig(PretrainedFields):
     """Options of classifiers and taggers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     encoder: EncoderName = Field("bag", description="encoder of the text, trained from scratch")
     embedding: int = Field(128, ge=1, description="width of an encoder trained from scratch")
@@ -44,13 +41,6 @@ class LabelConfig(BaseModel):
         0.3, ge=0, lt=1, description="dropout rate of an encoder trained from scratch and of the MLP"
     )
     hidden: int = Field(128, ge=1, description="units of the hidden layer of the MLP")
-    pretrained: str | None = Field(
-        None, description="pretrained encoder of the text: a folder, a run, or an installed package"
-    )
-    tuned: bool = Field(False, description="fine-tune the pretrained encoder; false: it is frozen")
-    pretrained_shape: EncoderShape | None = Field(
-        None, description="shape of the pretrained encoder; `train` reads it from the encoder"
-    )
     labels: tuple[str, ...] = Field((), description="names of the labels; `train` takes them from the data")
 
     @property
@@ -62,7 +52,6 @@ class LabelConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_pretrained_options(self)
         if self.pretrained is not None and "encoder" in self.model_fields_set:
             raise ConfigError(
                 f"got both model.encoder = {self.encoder} (trained from scratch) and model.pretrained = "
@@ -82,11 +71,17 @@ class LabelModel(nn.Module, Model):
         _check(config, output)
         self.config, self.eos, self.vocab_size = config, vocabulary.eos, vocabulary.size
         self.register_buffer("unigram_counts", torch.as_tensor(vocabulary.counts_V, dtype=torch.int64))
-        self.pretrained = make_pretrained(config, vocabulary.size, None, side="text", tokenizer="--tokenizer")
+        self.pretrained = make_pretrained(
+            config,
+            vocabulary.size,
+            None,
+            side="text",
+            tokenizer="--tokenizer",
+            embedding=config.token_embedding,
+        )
         self.features = None
         if self.pretrained is None:
             self.features = PretrainedFeatures(_scratch_shape(config, vocabulary.size), None, tuned=True)
-        self._frozen_states: FrozenStateCache | None = None
 
     @property
     def reader(self) -> PretrainedFeatures:
@@ -108,17 +103,9 @@ class LabelModel(nn.Module, Model):
 
     def train(self, mode: bool = True) -> Self:
         """Training reads the same texts repeatedly, so it caches the states of a frozen encoder."""
-        frozen = self.pretrained is not None and not self.pretrained.tuned and self.pretrained.mix is None
-        if mode and frozen and self._frozen_states is None:
-            self._frozen_states = FrozenStateCache(self.reader)
+        if mode:
+            self.reader.cache_states()
         return super().train(mode)
-
-    def read(self, source: Source) -> Tensor:
-        """The states of the encoder for each token, BSD."""
-        if self._frozen_states is not None and source.tokens_BS.device.type == "cpu":
-            return self._frozen_states(source)
-        states_BSD: Tensor = self.reader(source)
-        return states_BSD
 
     def negative_log_probs(self, outputs: Outputs, batch: Batch) -> Tensor:
         """-log p of the labels of each example, B."""
@@ -166,7 +153,9 @@ def _scratch_shape(config: LabelConfig, vocab_size: int) -> EncoderShape:
 class ClassifierConfig(LabelConfig):
     """Options of a classifier."""
 
-    pooling: PoolingKind = Field("attention", description="pooling of the states: attention, mean, max or first")
+    pooling: PoolingKind = Field(
+        "attention", description="pooling of the states: attention, attention-from-pooled, mean, max or first"
+    )
     multi_label: bool = Field(
         False, description="a text may have any number of labels; `train` takes it from JSON data"
     )
@@ -183,23 +172,23 @@ class Classifier(LabelModel):
     def __init__(self, config: ClassifierConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output)
         self.second_D = nn.Parameter(torch.zeros(self.reader.width)) if config.pairs else None
-        self.pooling = make_pooling(config.pooling, self.reader.width)
+        self.pooling = make_pooling(config.pooling, self.reader.width, self.reader.encoder.shape.width)
         self.network = self.make_network()
 
     def forward(self, batch: Batch, state: State = None) -> Outputs:
         """Read the texts of a batch -> the scores of the labels, as features of one position, B1C."""
-        assert batch.source is not None
-        pooled_BD = self.pooling(self.states(batch), batch.source.mask_BS)
-        return Outputs(self.network(pooled_BD)[:, None], None)
+        encoded = self.encode(batch)
+        vector_BD = self.pooling(encoded.states_BSD, encoded.mask_BS, encoded.pooled_BE)
+        return Outputs(self.network(vector_BD)[:, None], None)
 
-    def states(self, batch: Batch) -> Tensor:
-        """The states to pool, BSD: those of the encoder, plus a learned vector in the second text of a pair."""
+    def encode(self, batch: Batch) -> EncodedText:
+        """The texts by the encoder, with a learned vector added to the states of the second text of a pair."""
         assert batch.source is not None
-        states_BSD = self.read(batch.source)
+        encoded = self.reader.encode(batch.source, batch.parts_BS)
         if self.second_D is None:
-            return states_BSD
-        assert batch.parts_BS is not None
-        return states_BSD + batch.parts_BS[:, :, None] * self.second_D
+            return encoded
+        assert encoded.parts_BS is not None
+        return encoded._replace(states_BSD=encoded.states_BSD + encoded.parts_BS[:, :, None] * self.second_D)
 
     def negative_log_probs(self, outputs: Outputs, batch: Batch) -> Tensor:
         """-log p of the label of each text, or of the presence or absence of all labels, B."""

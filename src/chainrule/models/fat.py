@@ -11,7 +11,8 @@ those of Vaswani et al., "Attention Is All You Need", 2017.
 
 The encoder skips positions: padding always, and optionally words that are rarer than a threshold. They are removed
 before the first block, so that the cost falls with their share. The other words keep their positions, and the decoder
-attends to them alone. `eos` is never removed, so that no row is empty.
+attends to them alone. `eos` is never removed, so that no row is empty. A pretrained encoder reads every word: its
+projected states take the place of the embeddings, and the blocks above it, if there are any, skip.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from chainrule.layers.blocks import check_heads
 from chainrule.layers.dropout import drop, dropout
 from chainrule.layers.transformer_stack import initialise
 from chainrule.models.options import LIVE
-from chainrule.models.translator import Translator, TranslatorConfig
+from chainrule.models.translator import EncoderDecoderConfig, Translator
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Preferences, Source, Vocabulary
 
@@ -43,16 +44,18 @@ EMBEDDING_STD = 0.02
 with the output, larger ones would initially make every word likely to follow itself."""
 
 
-class FatConfig(TranslatorConfig):
+class FatConfig(EncoderDecoderConfig):
     """Options of a fast autoregressive Transformer."""
 
-    embedding: int = Field(256, ge=1, description="width of the residual streams")
-    encoder_layers: int = Field(4, ge=1, description="number of encoder blocks")
+    encoder_layers: int = Field(
+        4,
+        ge=0,
+        description="number of encoder blocks (with a pretrained encoder the default is 0: none above it)",
+    )
     decoder_layers: int = Field(1, ge=1, description="number of decoder blocks")
     heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
     feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of the encoder's attention weights")
-    context: int = Field(1024, ge=2, description="largest number of tokens of a source or target")
     direction: Direction = Field(
         "both", description="words that a source word attends to: before it, after it, or both"
     )
@@ -187,7 +190,7 @@ class Fat(Translator):
         self.register_buffer("source_counts", torch.tensor(vocabulary.read_counts, dtype=torch.int64))
         positions = EMBEDDING_STD * sinusoidal_table(config.context, config.embedding)
         self.register_buffer("table_CD", positions, persistent=False)
-        for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in a fixed order, see Translator
+        for table in self.own_tables:
             nn.init.normal_(table.weight, std=EMBEDDING_STD)
         self.encoder = nn.ModuleList(EncoderBlock(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.decoder_layers))
@@ -226,12 +229,17 @@ class Fat(Translator):
         """The features of the selected positions, ND."""
         S = source.tokens_BS.shape[1]
         self._check_length(S)
-        if selection.index_N is None:
+        index_N = selection.index_N
+        if self.pretrained is not None:
+            # Its states are larger than embeddings, and so are the positions that are added to them.
+            stream_ND = (self.pretrained(source) + self.table_CD[:S] / EMBEDDING_STD).flatten(0, 1)
+            stream_ND = stream_ND if index_N is None else stream_ND[index_N]
+        elif index_N is None:
             embedded_BSD = F.embedding(source.tokens_BS, self.source_embedding.weight)
             stream_ND = (embedded_BSD + self.table_CD[:S]).flatten(0, 1)
         else:
-            embedded_ND = F.embedding(source.tokens_BS.flatten()[selection.index_N], self.source_embedding.weight)
-            stream_ND = embedded_ND + self.table_CD[selection.index_N % S]
+            embedded_ND = F.embedding(source.tokens_BS.flatten()[index_N], self.source_embedding.weight)
+            stream_ND = embedded_ND + self.table_CD[index_N % S]
         stream_ND = drop(stream_ND, self.config.dropout, training=self.training)
         visible = Visibility(selection.rows, self.config.direction, stream_ND)
         for block in self.encoder:

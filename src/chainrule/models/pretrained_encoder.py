@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from chainrule.errors import ConfigError
 from chainrule.layers.encoders.base import BaseShape
+from chainrule.layers.encoders.build import EncoderShape
 from chainrule.layers.encoders.pretrained import PretrainedFeatures
 
 
@@ -22,6 +25,32 @@ class PretrainedOptions(Protocol):
     def pretrained_shape(self) -> BaseShape | None: ...
 
 
+class PretrainedFields(BaseModel):
+    """The options of a model that can read its text with a pretrained encoder."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pretrained: str | None = Field(
+        None, description="pretrained encoder of the text that is read: a folder, a run, or an installed package"
+    )
+    tuned: bool = Field(False, description="fine-tune the pretrained encoder; false: it is frozen")
+    pretrained_shape: EncoderShape | None = Field(
+        None, description="shape of the pretrained encoder; `train` reads it from the encoder"
+    )
+    token_embedding: int = Field(
+        0,
+        ge=0,
+        description="width of trained token vectors x next to the states h of the pretrained encoder, [x; h]; 0: none",
+    )
+
+    @model_validator(mode="after")
+    def _check_pretrained(self) -> Self:
+        check_pretrained_options(self)
+        if self.token_embedding and self.pretrained is None:
+            raise ConfigError("model.token_embedding needs a pretrained encoder; give one with model.pretrained")
+        return self
+
+
 def check_pretrained_options(options: PretrainedOptions) -> None:
     """Raise ConfigError if options of a pretrained encoder are set without one."""
     for name in ("tuned", "pretrained_shape"):
@@ -30,11 +59,12 @@ def check_pretrained_options(options: PretrainedOptions) -> None:
 
 
 def make_pretrained(
-    options: PretrainedOptions, vocab_size: int, width: int | None, *, side: str, tokenizer: str
+    options: PretrainedOptions, vocab_size: int, width: int | None, *, side: str, tokenizer: str, embedding: int = 0
 ) -> PretrainedFeatures | None:
     """The pretrained encoder for a vocabulary, with features of a width (None: its own); None: there is no encoder.
 
-    Errors call the text `side` and the option that gives it another tokeniser `tokenizer`.
+    `embedding` is the width of trained token vectors next to its states. Errors call the text `side` and the option
+    that gives it another tokeniser `tokenizer`.
     """
     if options.pretrained is None:
         return None
@@ -48,4 +78,4 @@ def make_pretrained(
             f"the {side} has {vocab_size} different tokens, but the pretrained encoder knows {shape.vocab_size}; leave "
             f"{tokenizer} out, so that the {side} is read by the encoder's own tokeniser"
         )
-    return PretrainedFeatures(shape, width, tuned=options.tuned)
+    return PretrainedFeatures(shape, width, tuned=options.tuned, embedding=embedding)

@@ -6,6 +6,9 @@ Vaswani et al., "Attention Is All You Need", 2017. Each block of the decoder com
 
 with the positions and norms of the language model in `transformer.py`. Encoder and decoder may differ in depth: a deep
 encoder with a shallow decoder translates faster (Kasai et al., "Deep Encoder, Shallow Decoder", 2021).
+
+A pretrained encoder takes the place of the source embedding: its projected states, with positions, are the input of the
+encoder's blocks, of which there are none unless `encoder_layers` asks for them.
 """
 
 from __future__ import annotations
@@ -23,21 +26,18 @@ from chainrule.layers.attention.source_memory import SourceMemory, source_mask, 
 from chainrule.layers.blocks import Block, BlockShape, check_heads
 from chainrule.layers.dropout import drop
 from chainrule.layers.transformer_stack import TransformerStack, initialise
-from chainrule.models.translator import Translator, TranslatorConfig
+from chainrule.models.translator import EncoderDecoderConfig, Translator
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Preferences, Source, State, TextEncoder, Vocabulary
 
 
-class Seq2SeqTransformerConfig(TranslatorConfig):
+class Seq2SeqTransformerConfig(EncoderDecoderConfig):
     """Options of a Transformer translator."""
 
-    embedding: int = Field(256, ge=1, description="width of the residual streams")
-    encoder_layers: int = Field(3, ge=1, description="number of encoder blocks")
     decoder_layers: int = Field(3, ge=1, description="number of decoder blocks")
     heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
     feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate of the attention weights")
-    context: int = Field(1024, ge=2, description="largest number of tokens of a source or target")
     # Rotary positions enter self-attention only: attention to the source would not depend on positions.
     positions: Literal["rotary", "sinusoidal", "learned", "none"] = Field(
         "sinusoidal", description="position encoding: rotary, sinusoidal, learned or none"
@@ -120,7 +120,7 @@ class EncoderDecoder(Translator):
 
     def encode(self, source: Source) -> Tensor:
         """The features of each source token, BSD."""
-        embedded_BSD = self.source_embedding(source.tokens_BS)
+        embedded_BSD = self.embed_source(source)
         B, S, _ = embedded_BSD.shape
         stream_ND = self.encoder.embed(embedded_BSD, 0)
         mask = self.encoder.attention_mask(S, 0, source_mask(source.mask_BS))
@@ -181,11 +181,13 @@ class Seq2SeqTransformer(EncoderDecoder):
 
     def __init__(self, config: Seq2SeqTransformerConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output, config.embedding)
-        self.encoder = _make_stack(config, config.encoder_layers, Block, reads_source=False)
+        # The states of a pretrained encoder are not scaled: unlike embeddings, they are as large as the positions.
+        scale = None if self.pretrained is None else 1.0
+        self.encoder = _make_stack(config, config.encoder_layers, Block, reads_source=False, scale=scale)
         self.decoder = _make_stack(config, config.decoder_layers, self.make_decoder_block, reads_source=True)
         self.window = config.context
-        for table in dict.fromkeys([self.embedding, self.source_embedding]):  # in a fixed order, see Translator
-            nn.init.normal_(table.weight, std=config.embedding**-0.5 if self.encoder.scale != 1.0 else 0.02)
+        for table in self.own_tables:
+            nn.init.normal_(table.weight, std=config.embedding**-0.5 if self.decoder.scale != 1.0 else 0.02)
 
     def make_decoder_block(
         self, shape: BlockShape, rotary: Rotary | None = None, *, reads_source: bool = False
@@ -195,7 +197,12 @@ class Seq2SeqTransformer(EncoderDecoder):
 
 
 def _make_stack(
-    config: Seq2SeqTransformerConfig, layers: int, make_block: Callable[..., Block], *, reads_source: bool
+    config: Seq2SeqTransformerConfig,
+    layers: int,
+    make_block: Callable[..., Block],
+    *,
+    reads_source: bool,
+    scale: float | None = None,
 ) -> Stack:
     """One side of the model, freshly initialised."""
     check_heads(config.embedding, config.heads, config.positions)
@@ -209,6 +216,14 @@ def _make_stack(
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
     )
-    stack = Stack(shape, layers, config.context, config.positions, reads_source=reads_source, make_block=make_block)
+    stack = Stack(
+        shape,
+        layers,
+        config.context,
+        config.positions,
+        reads_source=reads_source,
+        scale=scale,
+        make_block=make_block,
+    )
     initialise(stack, layers)
     return stack

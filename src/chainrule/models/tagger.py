@@ -41,7 +41,7 @@ class Tagger(LabelModel):
         """Read the sentences of a batch -> the scores of the tags of each word, BTC."""
         assert batch.source is not None
         assert batch.parts_BS is not None
-        states_BSD = self.read(batch.source)
+        states_BSD = self.reader(batch.source)
         return Outputs(self.network(word_means(states_BSD, batch.parts_BS, batch.targets_BT.shape[1])), None)
 
     def negative_log_probs(self, outputs: Outputs, batch: Batch) -> Tensor:

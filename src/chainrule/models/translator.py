@@ -9,15 +9,16 @@ the language models with one difference: it starts from a Source. `start(source)
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from chainrule.layers.encoders.build import EncoderShape
+from chainrule.errors import ConfigError
+from chainrule.layers.encoders.build import parse_shape
 from chainrule.layers.encoders.pretrained import PretrainedFeatures
-from chainrule.models.pretrained_encoder import check_pretrained_options, make_pretrained
+from chainrule.models.pretrained_encoder import PretrainedFields, make_pretrained
 from chainrule.types import Batch, OutputChoice, Outputs, Source, State, SteppingModel, Vocabulary, select_rows
 
 
@@ -32,25 +33,50 @@ class TranslatorConfig(BaseModel):
     shared: bool = Field(True, description="share one embedding between source and target, if they have one vocabulary")
 
 
-class PretrainedConfig(TranslatorConfig):
-    """Options of translators that can read their source with a pretrained encoder."""
-
-    pretrained: str | None = Field(
-        None, description="pretrained encoder of the source: a folder, a run, or an installed package"
-    )
-    tuned: bool = Field(False, description="fine-tune the pretrained encoder; false: it is frozen")
-    pretrained_shape: EncoderShape | None = Field(
-        None, description="shape of the pretrained encoder; `train` reads it from the encoder"
-    )
+class PretrainedConfig(PretrainedFields, TranslatorConfig):
+    """Options of translators of any length that can read their source with a pretrained encoder."""
 
     @property
     def context(self) -> int | None:
         """The largest number of source tokens that the pretrained encoder reads; None: any number."""
         return None if self.pretrained_shape is None else self.pretrained_shape.source_window
 
+
+class EncoderDecoderConfig(PretrainedFields, TranslatorConfig):
+    """Options of Transformers, whose encoder has blocks above the embedding or the pretrained encoder."""
+
+    embedding: int = Field(256, ge=1, description="width of the residual streams")
+    encoder_layers: int = Field(
+        3,
+        ge=0,
+        description="number of encoder blocks (with a pretrained encoder the default is 0: none above it)",
+    )
+    context: int = Field(
+        1024,
+        ge=2,
+        description="largest number of tokens of a source or target; a pretrained encoder may lower it",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_encoder(cls, values: Any) -> Any:
+        """Defaults with a pretrained encoder: no further blocks, and no more tokens than it reads."""
+        if not isinstance(values, dict) or not values.get("pretrained"):
+            return values
+        window = None if (shape := values.get("pretrained_shape")) is None else parse_shape(shape).source_window
+        context = cls.model_fields["context"].default
+        return {"encoder_layers": 0, "context": context if window is None else min(context, window), **values}
+
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_pretrained_options(self)
+    def _check_encoder(self) -> Self:
+        if not self.encoder_layers and self.pretrained is None:
+            raise ConfigError("model.encoder_layers is 0 without a pretrained encoder; give at least 1 block")
+        window = None if self.pretrained_shape is None else self.pretrained_shape.source_window
+        if window is not None and self.context > window:
+            raise ConfigError(
+                f"model.context is {self.context}, but the pretrained encoder reads at most {window} tokens; give "
+                f"{window} or fewer"
+            )
         return self
 
 
@@ -72,13 +98,11 @@ class Translator(nn.Module, SteppingModel):
         source_size = (vocabulary.source or vocabulary).size
         shared = vocabulary.source is None and config.shared
         self.pretrained = _make_pretrained(config, source_size)
-        tables = [self.embedding]
         if self.pretrained is None:
             self.source_embedding = self.embedding if shared else nn.Embedding(source_size, config.embedding)
-            tables.append(self.source_embedding)
         else:
             self.window = self.pretrained.window
-        for table in dict.fromkeys(tables):  # in a fixed order, on which the random draws depend
+        for table in self.own_tables:
             nn.init.normal_(table.weight, std=config.embedding**-0.5)
         tied = config.tied and output.layer.tieable
         self.bridge = nn.Linear(width, config.embedding) if tied and width != config.embedding else None
@@ -92,6 +116,12 @@ class Translator(nn.Module, SteppingModel):
         return [] if self.pretrained is None else list(self.pretrained.encoder.parameters())
 
     @property
+    def own_tables(self) -> list[nn.Embedding]:
+        """The embeddings of target and source, each once, in a fixed order, on which the random draws depend."""
+        source = self.source_table
+        return [self.embedding] if source is None else [self.embedding, source]
+
+    @property
     def word_table(self) -> nn.Embedding | None:
         """The embedding of the target tokens."""
         return self.embedding
@@ -101,6 +131,12 @@ class Translator(nn.Module, SteppingModel):
         """The embedding of the source tokens; None: the target's is shared, or a pretrained encoder reads them."""
         table = None if self.pretrained is not None else self.source_embedding
         return None if table is self.embedding else table
+
+    def train(self, mode: bool = True) -> Self:
+        """Training reads the same sources repeatedly, so it caches the states of a frozen encoder."""
+        if mode and self.pretrained is not None:
+            self.pretrained.cache_states()
+        return super().train(mode)
 
     # What a subclass defines
 
@@ -178,9 +214,16 @@ class Translator(nn.Module, SteppingModel):
 
 def _make_pretrained(config: TranslatorConfig, source_size: int) -> PretrainedFeatures | None:
     """The pretrained encoder of the source; None: an embedding is used."""
-    if not isinstance(config, PretrainedConfig):
+    if not isinstance(config, PretrainedFields):
         return None
-    return make_pretrained(config, source_size, config.embedding, side="source", tokenizer="tokenizer.source")
+    return make_pretrained(
+        config,
+        source_size,
+        config.embedding,
+        side="source",
+        tokenizer="tokenizer.source",
+        embedding=config.token_embedding,
+    )
 
 
 class ConditionedModel(nn.Module, SteppingModel):

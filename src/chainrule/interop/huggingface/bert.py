@@ -17,6 +17,7 @@ from chainrule.interop.huggingface.bert_encoder import (
     DISTIL_BLOCK,
     DISTIL_OPTIONS,
     OPTIONS,
+    POOLER,
     TOKENIZER,
     current_name,
     encoder_tensors,
@@ -56,7 +57,7 @@ def read_bert(folder: HuggingFaceFolder, weights: FolderWeights) -> ImportedMode
     mask = next((token for token in map(tokenizer.to_id, MASK_PIECES) if token is not None), None)
     if mask is None:
         raise ConfigError(f"the tokeniser of {folder.path} has no mask token, {' or '.join(MASK_PIECES)}; {RESTORE}")
-    options = shape.model_dump(exclude={"vocab_size"}) | {"first": first, "mask": mask}
+    options = shape.model_dump(exclude={"vocab_size", "published_inputs"}) | {"first": first, "mask": mask}
     found = {f"encoder.{name}": tensor for name, tensor in encoder_weights(weights, shape).items()}
     head = _read_head(weights, shape)
     notes = [] if head else [NO_HEAD]
@@ -152,6 +153,8 @@ def _write_encoder(own: Mapping[str, Tensor], shape: BertShape, types: int) -> d
             for part in ("weight", "bias"):
                 parts = own[f"encoder.blocks.{number}.{ours}.{part}"].chunk(len(names))
                 theirs |= {f"{place}.{name}.{part}": tensor for name, tensor in zip(names, parts, strict=True)}
+    if shape.pooler:
+        theirs |= {f"{POOLER}.{part}": own[f"encoder.pooler.{part}"] for part in ("weight", "bias")}
     return {f"{shape.kind}.{name}": tensor for name, tensor in theirs.items()}
 
 

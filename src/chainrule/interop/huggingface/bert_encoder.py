@@ -89,6 +89,9 @@ DISTIL_BLOCK = {
     "norm_feedforward": ("output_layer_norm",),
 }
 
+POOLER = "pooler.dense"
+"""The layer that makes one vector of the state of the first token."""
+
 PREFIXES = ("", "bert.", "roberta.", "distilbert.")
 """The prefixes of the names of an encoder's tensors: empty, or the name of the encoder in a model with a head."""
 
@@ -142,8 +145,14 @@ def read_shape(folder: Path) -> BertShape:
     if activation not in ACTIVATIONS:
         raise ConfigError(f"{folder} has the activation {activation!r}; supported are {', '.join(ACTIVATIONS)}")
     options |= {"kind": kind, "activation": ACTIVATIONS[activation], "first": _first_token(folder)}
+    options |= {"pooler": _has_pooler(folder), "published_inputs": True}
     defaults = {"roberta": {"pad": 1}, "distilbert": {"types": 0}}
     return parse(BertShape, {**defaults.get(kind, {}), **options}, str(folder / CONFIG))
+
+
+def _has_pooler(folder: Path) -> bool:
+    """Whether the weights of a folder include the layer that pools the state of the first token."""
+    return any(name.endswith(f"{POOLER}.weight") for name in HuggingFaceFolder(folder).weight_names())
 
 
 def _check_supported(config: Mapping[str, Any], folder: Path) -> None:
@@ -171,7 +180,7 @@ def first_special_token(content: bytes, name: str) -> int | None:
 
 
 def load_bert(encoder: BertEncoder, folder: Path) -> None:
-    """Load the weights of a folder into an encoder of its `read_shape`; poolers and heads are ignored."""
+    """Load the weights of a folder into an encoder of its `read_shape`; heads are ignored."""
     weights, shape = HuggingFaceFolder(folder).load_weights(), encoder.shape
     found = encoder_weights(weights, shape)
     own = encoder.state_dict()
@@ -189,6 +198,8 @@ def encoder_weights(weights: FolderWeights, shape: BertShape) -> dict[str, Tenso
         for number in range(shape.layers):
             place = f"{'transformer' if distil else 'encoder'}.layer.{number}"
             found |= _read_block(theirs, place, DISTIL_BLOCK if distil else BLOCK, number)
+        if shape.pooler:
+            found |= {f"pooler.{part}": theirs[f"{POOLER}.{part}"] for part in ("weight", "bias")}
     except KeyError as error:
         raise ConfigError(
             f"{weights.file} is not the file of a {shape.kind} encoder with {shape.layers} layers: {error.args[0]} is "

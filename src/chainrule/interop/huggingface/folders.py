@@ -16,7 +16,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -125,6 +125,10 @@ class HuggingFaceFolder:
             "writes the file"
         )
 
+    def weight_names(self) -> set[str]:
+        """The names of all tensors."""
+        return {name for file in self.weight_files() if file.is_file() for name in _tensor_names(file)}
+
     def load_weights(self, progress: Progress | None = None) -> FolderWeights:
         """All tensors by name. `progress(bytes read, total)` is called after each file."""
         tensors: dict[str, Tensor] = {}
@@ -188,6 +192,22 @@ def shape_error(file: Path, name: str, shape: Sequence[int], expected: str) -> C
     )
 
 
+def _tensor_names(file: Path) -> list[str]:
+    """The names of the tensors of one file."""
+    if file.suffix == ".bin":
+        return list(_load_tensors(file))
+    try:
+        with safe_open(file, framework="pt") as content:
+            return list(content.keys())
+    except SafetensorError as error:
+        raise _damaged(file, error) from None
+
+
+def _damaged(file: Path, error: Exception) -> ConfigError:
+    reason = str(error).splitlines()[0] if str(error) else "it is truncated"
+    return ConfigError(f"{file} is damaged ({reason}); {RESTORE}")
+
+
 def _load_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of one file."""
     try:
@@ -196,8 +216,7 @@ def _load_tensors(file: Path) -> dict[str, Tensor]:
         else:
             tensors = load_file(file)
     except (SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "it is truncated"
-        raise ConfigError(f"{file} is damaged ({reason}); {RESTORE}") from None
+        raise _damaged(file, error) from None
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise ConfigError(f"{file} is not a dictionary of tensors; {RESTORE}")
     return tensors

@@ -231,6 +231,11 @@ def _reorder(tensor: Tensor, kind: str, *, reads: bool, back: bool = False) -> T
 def write_marian(model: Any, tokenizer: Tokenizer) -> ExportedModel:
     """A `seq2seq-transformer` as a MarianMTModel; options that Marian lacks are refused."""
     c = model.config
+    if c.pretrained is not None:
+        raise ConfigError(
+            f"the run reads its source with the pretrained encoder {c.pretrained}, but Marian has its own; train "
+            "without model.pretrained"
+        )
     required = {"positions": ("sinusoidal", "has sinusoidal positions"), "norm": ("post", "is post-norm")}
     for name, (value, fact) in required.items():
         if (got := getattr(c, name)) != value:

@@ -65,6 +65,16 @@ class BaseShape(BaseModel):
         """Largest number of tokens of a text, without `first`; None: any number."""
         return None
 
+    @property
+    def reads_types(self) -> bool:
+        """Whether the tokens of the second text of a pair have another type than those of the first."""
+        return False
+
+    @property
+    def keeps_first(self) -> bool:
+        """Whether the state of `first` represents the whole text and belongs to the result, as that of [CLS]."""
+        return False
+
     @classmethod
     def kinds(cls) -> tuple[str, ...]:
         """The kinds that this shape describes."""
@@ -111,6 +121,14 @@ class Encoder(nn.Module):
     def walk(self, tokens_BS: Tensor, mask_BS: Tensor) -> Iterator[Tensor]:
         """The states of one layer after the other."""
         raise TypeError(f"{type(self).__name__} must define walk")
+
+    def encode_pairs(self, tokens_BS: Tensor, mask_BS: Tensor, types_BS: Tensor) -> Tensor:
+        """The states of the last layer of tokens with types, BSD; only for shapes with `reads_types`."""
+        raise TypeError(f"{type(self).__name__} has no token types")
+
+    def pool(self, first_BD: Tensor) -> Tensor | None:
+        """The pooled output of texts from the states of their first tokens, BD; None: it has no pooler."""
+        return None
 
     def make_layer_mix(self) -> nn.Module | None:
         """A module that mixes the layers to features for another model; None: the last layer is used."""

@@ -2,6 +2,9 @@
 
 Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2019. RoBERTa (Liu et
 al., 2019) counts positions from the id of the padding token plus one; DistilBERT (Sanh et al., 2019) has no types.
+
+A pair of texts is read as [CLS] a [SEP] b [SEP], where the tokens of b and the [SEP] after it have type 1. The pooler
+makes one vector of a text from the state of [CLS]: tanh(W h + b).
 """
 
 from __future__ import annotations
@@ -38,6 +41,11 @@ class BertShape(BaseShape):
     first: int | None = Field(None, ge=0, description="token before every text, such as [CLS]")
     dropout: float = Field(0.1, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1)
+    pooler: bool = Field(False, description="has a layer that makes one vector of the state of `first`")
+    published_inputs: bool = Field(
+        False,
+        description="token types in pairs, and the state of `first` among the states; false in runs before 0.3",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -79,6 +87,14 @@ class BertShape(BaseShape):
         return self.window - (self.first is not None)
 
     @property
+    def reads_types(self) -> bool:
+        return self.published_inputs and self.types > 1
+
+    @property
+    def keeps_first(self) -> bool:
+        return self.published_inputs and self.first is not None
+
+    @property
     def block(self) -> BlockShape:
         """The shape of a block."""
         return BlockShape(
@@ -109,10 +125,20 @@ class BertEncoder(TransformerStack, Encoder):
         self.type_table = nn.Embedding(shape.types, shape.width) if shape.types else None
         self.norm = nn.LayerNorm(shape.width, eps=shape.eps)  # of the embeddings; post-norm blocks need no final norm
         self.build_blocks(shape.block, shape.layers)
+        self.pooler = nn.Linear(shape.width, shape.width) if shape.pooler else None
         initialise(self)
 
-    def walk(self, tokens_BS: Tensor, mask_BS: Tensor) -> Iterator[Tensor]:
-        stream_BSD = self._embed(tokens_BS)
+    def encode_pairs(self, tokens_BS: Tensor, mask_BS: Tensor, types_BS: Tensor) -> Tensor:
+        for states_BSD in self.walk(tokens_BS, mask_BS, types_BS):
+            last_BSD = states_BSD
+        return last_BSD
+
+    def pool(self, first_BD: Tensor) -> Tensor | None:
+        return None if self.pooler is None else self.pooler(first_BD).tanh()
+
+    def walk(self, tokens_BS: Tensor, mask_BS: Tensor, types_BS: Tensor | None = None) -> Iterator[Tensor]:
+        """The states of one layer after the other; without `types_BS` every token has type 0."""
+        stream_BSD = self._embed(tokens_BS, types_BS)
         yield stream_BSD
         batch, mask_B11S = len(tokens_BS), source_mask(mask_BS)
         stream_ND = stream_BSD.flatten(0, 1)
@@ -120,11 +146,11 @@ class BertEncoder(TransformerStack, Encoder):
             stream_ND, _ = block(stream_ND, batch, mask=mask_B11S, causal=False)
             yield stream_ND.view(stream_BSD.shape)
 
-    def _embed(self, tokens_BS: Tensor) -> Tensor:
-        """The sum of word, position and first token type, normalised, BSD."""
+    def _embed(self, tokens_BS: Tensor, types_BS: Tensor | None) -> Tensor:
+        """The sum of word, position and token type, normalised, BSD."""
         shape, S = self.shape, tokens_BS.shape[1]
         check_length(S, shape.window)
         summed_BSD = self.word_table(tokens_BS) + self.position_table.weight[shape.offset : shape.offset + S]
         if self.type_table is not None:
-            summed_BSD = summed_BSD + self.type_table.weight[0]
+            summed_BSD = summed_BSD + (self.type_table.weight[0] if types_BS is None else self.type_table(types_BS))
         return drop(self.norm(summed_BSD), shape.dropout, training=self.training)

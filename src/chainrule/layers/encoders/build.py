@@ -35,7 +35,7 @@ EncoderName = Annotated[str, AfterValidator(_check_name)]
 """The name of a registered encoder."""
 
 
-def _parse_shape(value: Any) -> BaseShape:
+def parse_shape(value: Any) -> BaseShape:
     """A shape from plain values; without a `kind` it is that of a BERT."""
     if isinstance(value, BaseShape):
         return value
@@ -49,5 +49,5 @@ def _parse_shape(value: Any) -> BaseShape:
     return encoders[kind].Shape.model_validate(value)
 
 
-EncoderShape = Annotated[SerializeAsAny[BaseShape], PlainValidator(_parse_shape)]
+EncoderShape = Annotated[SerializeAsAny[BaseShape], PlainValidator(parse_shape)]
 """The shape of an encoder of any kind."""

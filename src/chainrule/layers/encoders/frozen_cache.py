@@ -20,24 +20,26 @@ CAPACITY = 1 << 30
 class FrozenStateCache:
     """States by text, as long as there is room."""
 
-    def __init__(self, read: Callable[[Source], Tensor], capacity: int = CAPACITY) -> None:
-        """`read` computes the states BSD of a source."""
+    def __init__(self, read: Callable[[Source, Tensor | None], Tensor], capacity: int = CAPACITY) -> None:
+        """`read` computes the states BSD of a source, whose tokens may have types."""
         self.read, self.free = read, capacity
         self.states: dict[bytes, Tensor] = {}
 
-    def __call__(self, source: Source) -> Tensor:
+    def __call__(self, source: Source, types_BS: Tensor | None = None) -> Tensor:
         """The states of each text of a source, BSD, zeros for padding."""
         lengths = source.mask_BS.sum(1).tolist()
-        return pad_sequence(
-            [self._read_text(tokens_S[:length]) for tokens_S, length in zip(source.tokens_BS, lengths, strict=True)],
-            batch_first=True,
-        )
+        texts = [tokens_S[:length] for tokens_S, length in zip(source.tokens_BS, lengths, strict=True)]
+        if types_BS is None:
+            return pad_sequence([self._read_text(tokens_S, None) for tokens_S in texts], batch_first=True)
+        types = [types_S[:length] for types_S, length in zip(types_BS, lengths, strict=True)]
+        return pad_sequence(list(map(self._read_text, texts, types)), batch_first=True)
 
-    def _read_text(self, tokens_S: Tensor) -> Tensor:
-        key = tokens_S.numpy().tobytes()
+    def _read_text(self, tokens_S: Tensor, types_S: Tensor | None) -> Tensor:
+        key = tokens_S.numpy().tobytes() + (b"" if types_S is None else types_S.numpy().tobytes())
         if (states_SD := self.states.get(key)) is None:
             tokens_1S = tokens_S[None]
-            states_SD = self.read(Source(tokens_1S, tokens_1S.new_ones(tokens_1S.shape).bool()))[0].detach()
+            source = Source(tokens_1S, tokens_1S.new_ones(tokens_1S.shape).bool())
+            states_SD = self.read(source, None if types_S is None else types_S[None])[0].detach()
             size = states_SD.numel() * states_SD.element_size()
             if size <= self.free:
                 self.free -= size
