@@ -72,6 +72,22 @@ def test_vectors_in_a_file(place: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(out), expected, atol=1e-6)
 
 
+def test_neighbours_of_a_text_are_lines_of_a_file(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("the mat\nking queen\n\nman\n")
+    plain = chainrule("neighbours", place / "words", "king", "--texts", tmp_path / "lines.txt", "--top", 1)
+    cosine, line, text = plain.out.rstrip("\n").split("\t")
+    assert (line, text) == ("2", "king queen")
+    printed = json.loads(
+        chainrule("neighbours", place / "words", "king", "--texts", tmp_path / "lines.txt", "--json").out
+    )
+    assert printed["query"] == "king"
+    assert printed["lines"][0] == {"text": "king queen", "cosine": pytest.approx(float(cosine), abs=1e-4), "line": 2}
+    refused = chainrule("neighbours", place / "words", "king", "--pooling", "max")
+    assert "--pooling and --field apply to the lines of --texts; leave them out" in refused.err
+    missing = chainrule("neighbours", place / "words", "--texts", tmp_path / "lines.txt", "--analogy", "a", "b", "c")
+    assert "neighbours --texts needs the text to search for; give it after the run" in missing.err
+
+
 def test_neighbours(place: Path) -> None:
     plain = chainrule("neighbours", place / "words", "king", "--top", 2)
     assert plain.out == "man\t0.7071\nqueen\t0.5000\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from builders import (
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
 from chainrule.evaluation.vectors import unit_vectors
 from chainrule.inference import embed as embedding
-from chainrule.inference.embed import WordTable, embed_lines, embed_tokens, embed_words, pool, save_npy, table_of
+from chainrule.inference.embed import embed_lines, embed_tokens, embed_words, pool, save_npy
+from chainrule.inference.sentence_search import search_lines
+from chainrule.inference.word_table import WordTable, table_of
 from chainrule.interop.word2vec import import_vectors
 from chainrule.types import Source
 
@@ -224,6 +227,69 @@ def test_neighbours_and_analogies_are_those_of_gensim(place: Path) -> None:
         ours = table.analogy(words[a], words[b], words[c], 4)
         assert [one.word for one in ours] == [name for name, _ in theirs]
         assert [one.cosine for one in ours] == pytest.approx([cosine for _, cosine in theirs], abs=1e-6)
+
+
+def test_lookups_are_those_of_gensim() -> None:
+    models = pytest.importorskip("gensim.models", reason="gensim is what the numbers are compared with")
+    words, vectors_VD = [f"w{number}" for number in range(200)], some_vectors(200, 6)
+    keyed, table = models.KeyedVectors(6), WordTable(words, vectors_VD)
+    keyed.add_vectors(words, vectors_VD)
+    rng = np.random.default_rng(4)
+    for _ in range(10):
+        some = [words[place] for place in rng.integers(0, 200, 5)]
+        np.testing.assert_array_equal(table[some[0]], keyed[some[0]])
+        np.testing.assert_array_equal(table[some], keyed[some])
+        assert table.similarity(*some[:2]) == pytest.approx(keyed.similarity(*some[:2]), abs=1e-6)
+        assert table.doesnt_match(some) == keyed.doesnt_match(some)
+        for given in ({"positive": some[:3], "negative": some[3:]}, {"positive": [vectors_VD[7], some[0]]}):
+            ours, theirs = table.most_similar(**given, topn=5), keyed.most_similar(**given, topn=5)
+            assert [one.word for one in ours] == [name for name, _ in theirs]
+            assert [one.cosine for one in ours] == pytest.approx([cosine for _, cosine in theirs], abs=1e-6)
+    assert len(table) == len(keyed)
+    assert list(table) == keyed.index_to_key
+    assert ("w3" in table, "x" in table) == (True, False)
+    with pytest.raises(KeyError):
+        table["x"]
+    with pytest.raises(ConfigError, match="most_similar needs at least one word or vector; give positive, negative"):
+        table.most_similar()
+
+
+def test_a_search_finds_the_nearest_lines(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chainrule.inference.sentence_search.LINES", 2)
+    run = cr.load(place / "words")
+    lines = ["the mat", "", "cat sat", "the cat", "mat mat", "the mat", "sat"]
+    (tmp_path / "lines.txt").write_text("".join(line + "\n" for line in lines))
+    query_D = run.embed("the mat", normalise=True)
+    cosines = {number: float(query_D @ run.embed(line, normalise=True)) for number, line in enumerate(lines, 1) if line}
+    order = sorted(cosines, key=lambda number: (-round(cosines[number], 6), number))
+    for texts in (tmp_path / "lines.txt", str(tmp_path / "lines.txt"), lines):
+        found = run.search("the mat", texts, top=4)
+        assert [one.line for one in found] == order[:4]
+        assert [one.text for one in found] == [lines[number - 1] for number in order[:4]]
+        assert [one.cosine for one in found] == pytest.approx([cosines[number] for number in order[:4]], abs=1e-6)
+    several = run.search(["the mat", "sat"], lines, top=1)
+    assert [best[0].text for best in several] == ["the mat", "sat"]
+    assert found.to_pandas().columns.tolist() == ["text", "cosine", "line"]
+    with pytest.raises(ConfigError, match=r"^top is 0, but at least 1 is needed$"):
+        run.search("the mat", lines, top=0)
+
+
+def test_a_search_keeps_only_the_best_lines(place: Path) -> None:
+    run, held = cr.load(place / "words"), []
+
+    class Line(str):
+        pass
+
+    def lines() -> Iterator[str]:
+        for number in range(3000):
+            line = Line(f"the cat {number}")
+            held.append(weakref.ref(line))
+            yield line
+
+    search_lines(run.subject, run.embed(["cat"]), lines(), top=3)
+    assert sum(one() is not None for one in held) == 0
+    kept = search_lines(run.subject, run.embed(["cat"]), lines(), top=3)
+    assert sum(one() is not None for one in held) == len(kept[0]) == 3
 
 
 def test_an_analogy_by_hand() -> None:

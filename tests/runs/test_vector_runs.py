@@ -71,9 +71,14 @@ def test_interchangeable_words_are_near(run: VectorRun) -> None:
         nearest = max((word for word in run.words if word != one), key=lambda word, one=one: units[one] @ units[word])
         assert nearest == other
     assert not run.has("hapax")
-    assert message_of(DataError, run.vector, "hapax") == (
-        f"'hapax' has no vector in {run.folder.path}; it occurs less than 5 times in the text"
-    )
+    assert message_of(DataError, run.vector, "hapax").startswith("the run has no vector of the word 'hapax'; ")
+    assert "hapax" not in run
+    assert list(run) == run.words
+    assert len(run) == len(run.words)
+    np.testing.assert_array_equal(run[COUPLES[0][0]], run.vector(COUPLES[0][0]))
+    assert run.most_similar(COUPLES[0][0], topn=1)[0].word == COUPLES[0][1]
+    assert run.similarity(*COUPLES[0]) == pytest.approx(units[COUPLES[0][0]] @ units[COUPLES[0][1]], abs=1e-6)
+    assert run.doesnt_match([*COUPLES[0], COUPLES[1][0]]) == COUPLES[1][0]
 
 
 def test_the_reported_figures(run: VectorRun) -> None:

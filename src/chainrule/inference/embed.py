@@ -1,16 +1,14 @@
 """Vectors of words and of lines.
 
-The vector of a word is its row in a table: that of word2vec, or the embedding of any other model. The vector of a line
-is pooled from the states of the model at each of its tokens, or from the vectors of its words.
+The vector of a line is pooled from the states of the model at each of its tokens, or from the vectors of its words
+(`word_table.py`).
 """
 
 from __future__ import annotations
 
-import difflib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
@@ -22,9 +20,10 @@ from chainrule.base.arrays import Array
 from chainrule.base.files import file_atomically
 from chainrule.base.modes import evaluating
 from chainrule.data.grouping import by_length, in_windows, map_batches
-from chainrule.errors import ConfigError, DataError, RunError
-from chainrule.evaluation.vectors import analogy_queries, nearest, unit_vectors, vector_norms
+from chainrule.errors import ConfigError, RunError
+from chainrule.evaluation.vectors import unit_vectors
 from chainrule.inference.subject import TextModel
+from chainrule.inference.word_table import table_of
 from chainrule.types import Source, TextEncoder
 
 Pooling = Literal["mean", "max", "first", "last", "pooled"]
@@ -32,76 +31,6 @@ POOLINGS = ("mean", "max", "first", "last", "pooled")
 LINES = 512
 """Lines read together, to be grouped by length."""
 BATCH_TOKENS = 8192
-
-
-# Words
-
-
-class Neighbour(NamedTuple):
-    """A word and the cosine of its vector with the query."""
-
-    word: str
-    cosine: float
-
-
-@dataclass
-class WordTable:
-    """Words and their vectors, the most frequent words first where that is known."""
-
-    words: Sequence[str]
-    vectors_VD: Array  # float32; may be mapped
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """Row of each word; the first row of a repeated word."""
-        return {self.words[place]: place for place in range(len(self.words) - 1, -1, -1)}
-
-    @cached_property
-    def norms(self) -> Array:
-        """The length of each vector, V."""
-        return vector_norms(self.vectors_VD)
-
-    def place(self, word: str) -> int:
-        """The row of a word; the error for an unknown word suggests the nearest known one."""
-        if (place := self.places.get(word)) is not None:
-            return place
-        close = difflib.get_close_matches(word, self.words, n=1, cutoff=0.5)
-        hint = f"did you mean '{close[0]}'?" if close else f"it has vectors of {len(self.words):,} other words."
-        raise DataError(f"the run has no vector of the word '{word}'; {hint}")
-
-    def vector(self, word: str) -> Array:
-        """The vector of a word, D."""
-        vector_D: Array = np.asarray(self.vectors_VD[self.place(word)], np.float32)
-        return vector_D
-
-    def neighbours(self, word: str, top: int = 10) -> list[Neighbour]:
-        """The words whose vectors have the largest cosine with that of a word, without the word itself."""
-        return self._nearest(self.vector(word), top, [self.place(word)])
-
-    def analogy(self, a: str, b: str, c: str, top: int = 10) -> list[Neighbour]:
-        """The words nearest to a - b + c (king - man + woman) of normalised vectors, without the three."""
-        places = [self.place(b), self.place(a), self.place(c)]
-        query_1D = analogy_queries(self.vectors_VD, self.norms, np.array([places]))
-        return self._nearest(query_1D[0], top, places)
-
-    def _nearest(self, query_D: Array, top: int, without: list[int]) -> list[Neighbour]:
-        if top < 1:
-            raise ConfigError(f"top is {top}, but at least 1 is needed")
-        places_1K, cosines_1K = nearest(self.vectors_VD, self.norms, query_D[None], top + len(without))
-        found = zip(places_1K[0].tolist(), cosines_1K[0].tolist(), strict=True)
-        return [Neighbour(self.words[place], cosine) for place, cosine in found if place not in without][:top]
-
-
-def table_of(subject: TextModel) -> WordTable:
-    """The vectors of a model's words: its result, or its embedding without the tokens that are not text."""
-    model, tokenizer = subject.model, subject.tokenizer
-    if (learned := model.word_vectors) is not None:
-        return WordTable([tokenizer.piece(token) for token in learned.ids_V.tolist()], learned.vectors_VD)
-    if model.word_table is None:
-        raise RunError(f"{subject.name} has no word vectors; use a run of word2vec, or of a model with an embedding")
-    kept = [token for token in range(tokenizer.vocab_size) if token not in (tokenizer.eos, tokenizer.unk)]
-    vectors_VD = model.word_table.weight.detach().float().cpu().numpy()
-    return WordTable([tokenizer.piece(token) for token in kept], vectors_VD[kept])
 
 
 # Lines

@@ -16,16 +16,20 @@ import torch
 from chainrule.base.arrays import Array
 from chainrule.base.devices import choose_device, physical_cores
 from chainrule.base.progress import Progress
+from chainrule.base.results import Results
 from chainrule.checkpoint.build import adjust, load_model
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig
-from chainrule.data.in_memory import Data, Texts, corpus_paths, texts_in
+from chainrule.data.in_memory import Columns, Data, Texts, corpus_paths, texts_in
 from chainrule.errors import ConfigError
 from chainrule.evaluation.measurement import Measurement
-from chainrule.inference.embed import Neighbour, Pooling, WordTable, embed_lines, table_of
+from chainrule.inference.embed import Pooling, embed_lines
+from chainrule.inference.sentence_search import search_lines
 from chainrule.inference.subject import TextModel
+from chainrule.inference.word_table import Neighbour, WordTable, table_of
 from chainrule.registry import MODELS, RUNS
 from chainrule.tasks.task import Corpus, Task, model_task
+from chainrule.text.readers import lines_in, open_texts
 from chainrule.text.tokenizers import Tokenizer
 
 Paths = str | Path | Sequence[str | Path]
@@ -167,13 +171,54 @@ class Run:
         """The words of the run and their vectors."""
         return table_of(self.subject)
 
-    def neighbours(self, word: str, top: int = 10) -> list[Neighbour]:
-        """The words whose vectors have the largest cosine with that of a word."""
+    def neighbours(self, word: str, top: int = 10) -> Results[Neighbour]:
+        """The words whose vectors have the largest cosine with that of a word.
+
+        Args:
+            word: A word with a vector.
+            top: Number of neighbours.
+        """
         return self.word_table.neighbours(word, top)
 
-    def analogy(self, a: str, b: str, c: str, top: int = 10) -> list[Neighbour]:
-        """The words nearest to a - b + c: king - man + woman."""
+    def analogy(self, a: str, b: str, c: str, top: int = 10) -> Results[Neighbour]:
+        """The words nearest to a - b + c: king - man + woman.
+
+        Args:
+            a: The first word, which is added.
+            b: The second word, which is subtracted.
+            c: The third word, which is added.
+            top: Number of words.
+        """
         return self.word_table.analogy(a, b, c, top)
+
+    def search(
+        self,
+        query: Texts,
+        texts: Data,
+        *,
+        top: int = 10,
+        pooling: Pooling = "mean",
+        layer: int | None = None,
+        field: str | None = None,
+    ) -> Results[Any]:
+        """The lines of a corpus whose vectors are nearest to that of a query, while the corpus is being read.
+
+        Args:
+            query: One text, or a list, iterator, column or frame of texts.
+            texts: The corpus to search: a path, several paths, or a list, column or frame of texts.
+            top: Number of lines for each query.
+            pooling: How the vectors of the tokens are combined: "mean", "max", "first" or "last".
+            layer: The layer whose states are used: 0 is the embedding, -1 the last layer. None: the last.
+            field: Name of the column or JSON field with the texts. None: that of the training.
+
+        Returns:
+            The lines as `Match` with text, cosine and line number, best first; for several queries a list of these.
+        """
+        field = field or self.config.data.field
+        corpus = open_texts(corpus_paths(texts, Columns((field,), (field,))), field=field)
+        queries_QD = np.atleast_2d(self.embed(query, pooling=pooling, layer=layer))
+        found = search_lines(self.subject, queries_QD, lines_in(corpus), top=top, pooling=pooling, layer=layer)
+        return found[0] if isinstance(query, str) else Results(found)
 
     # Verbs of other runs
 

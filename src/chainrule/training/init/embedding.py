@@ -21,8 +21,8 @@ from chainrule.checkpoint.build import load_model
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import NamedSection, RunConfig, parse
 from chainrule.errors import ConfigError
-from chainrule.inference.embed import WordTable, table_of
 from chainrule.inference.subject import TextModel
+from chainrule.inference.word_table import WordTable, table_of
 from chainrule.interop.word2vec import read_vectors
 from chainrule.registry import MODELS
 from chainrule.text.tokenizers import Tokenizer
