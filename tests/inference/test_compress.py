@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +20,7 @@ from chainrule.data.store import open_store
 from chainrule.errors import ConfigError, RunError
 from chainrule.evaluation import evaluate, tracks
 from chainrule.inference import compress as compression
+from chainrule.inference.archive import Needs
 from chainrule.inference.compress import CompressionResult, compress, decompress
 from chainrule.text.readers import text_of
 from chainrule.text.tokenizers import Tokenizer, train_tokenizer
@@ -40,7 +43,9 @@ def compressed(tokenizer: Tokenizer, text: bytes, folder: Path, model: TableMode
 
 
 def decompressed(tokenizer: Tokenizer, folder: Path, model: TableModel | None = None) -> bytes:
-    decompress(model or table(tokenizer), tokenizer, folder / "packed", folder / "text", fingerprint=NAME)
+    decompress(
+        lambda portable: model or table(tokenizer), tokenizer, folder / "packed", folder / "text", fingerprint=NAME
+    )
     return (folder / "text").read_bytes()
 
 
@@ -104,7 +109,8 @@ def test_the_file_has_the_size_that_the_evaluation_predicts(kind: str, make: typ
     predicted = evaluate(model, open_store(text_of(text), tokenizer, cache=tmp_path / "cache"), tokenizer)
     result = compressed(tokenizer, text, tmp_path, model)
     assert result.compressed_bytes == (tmp_path / "packed").stat().st_size
-    fixed = 38 + 12 + 16  # header, residue's length and checksum, the same and the tokens' checksum of the one block
+    needs = len(json.dumps(asdict(Needs.here(portable=False)), separators=(",", ":"))) - len('"portable":false,')
+    fixed = 38 + 12 + needs + 12 + 16  # header, needs, residue's length and checksum, the same and that of the tokens
     expected = predicted.bits_per_byte * len(text) / 8 + fixed
     assert abs(result.compressed_bytes - expected) <= 12 + 0.001 * expected  # each range code ends in whole words
     assert (result.bytes, result.tokens) == (len(text), predicted.tokens)
@@ -137,7 +143,7 @@ def test_a_network_reads_what_its_copy_wrote(tmp_path: Path, monkeypatch: pytest
     reader.load_state_dict(writer.state_dict())
     packed, out = tmp_path / "packed", tmp_path / "text"
     compress(writer, tokenizer, text_of(text), packed, fingerprint=NAME, cache=tmp_path / "cache")
-    decompress(reader, tokenizer, packed, out, fingerprint=NAME)
+    decompress(lambda portable: reader, tokenizer, packed, out, fingerprint=NAME)
     assert out.read_bytes() == text
     assert writer.training
     assert reader.training
@@ -147,13 +153,18 @@ def test_the_bytes_of_the_file_are_as_documented(tmp_path: Path) -> None:
     text = b"the dog\nsat"
     compressed(TOKENIZERS["word"], text, tmp_path)
     packed = (tmp_path / "packed").read_bytes()
-    assert packed[:14] == b"CHRL" + b"\x01\x00" + NAME
+    assert packed[:14] == b"CHRL" + b"\x02\x00" + NAME
     assert struct.unpack_from("<QQII", packed, 14) == (len(text), 4, zlib.crc32(text), zlib.crc32(packed[:34]))
-    residue_size, residue_checksum = struct.unpack_from("<QI", packed, 38)
-    residue = packed[50 : 50 + residue_size]
+    needs_size, needs_checksum = struct.unpack_from("<QI", packed, 38)
+    needs = packed[50 : 50 + needs_size]
+    assert zlib.crc32(needs) == needs_checksum
+    assert json.loads(needs).keys() == {"cpu", "torch", "chainrule"}
+    begin = 50 + needs_size + 12
+    residue_size, residue_checksum = struct.unpack_from("<QI", packed, begin - 12)
+    residue = packed[begin : begin + residue_size]
     assert zlib.crc32(residue) == residue_checksum
     tokens = [token for line in (b"the dog", b"sat") for token in [*TOKENIZERS["word"].encode(line.decode()), 1]][:-1]
-    place = 50 + residue_size
+    place = begin + residue_size
     tokens_checksum, size, checksum = struct.unpack_from("<IQI", packed, place)
     assert tokens_checksum == zlib.crc32(struct.pack("<4I", *tokens))
     assert checksum == zlib.crc32(packed[place + 16 :])
@@ -167,7 +178,7 @@ def test_progress_counts_tokens_both_ways(tmp_path: Path, monkeypatch: pytest.Mo
     options = {"fingerprint": NAME, "progress": lambda *step: reports.append(step)}
     tokenizer, packed = TOKENIZERS["byte"], tmp_path / "packed"
     compress(table(tokenizer), tokenizer, text_of(b"hello, world"), packed, cache=tmp_path, **options)  # type: ignore[arg-type]
-    decompress(table(tokenizer), tokenizer, packed, tmp_path / "text", **options)  # type: ignore[arg-type]
+    decompress(lambda portable: table(tokenizer), tokenizer, packed, tmp_path / "text", **options)  # type: ignore[arg-type]
     assert reports == [(4, 12), (8, 12), (12, 12)] * 2
 
 
@@ -183,7 +194,9 @@ def error_message(folder: Path, model: TableModel | None = None, name: bytes = N
     """The error message of decompressing, which must write nothing."""
     tokenizer = TOKENIZERS["char"]
     with pytest.raises(RunError) as caught:
-        decompress(model or table(tokenizer), tokenizer, folder / "packed", folder / "text", fingerprint=name)
+        decompress(
+            lambda portable: model or table(tokenizer), tokenizer, folder / "packed", folder / "text", fingerprint=name
+        )
     assert not (folder / "text").exists()
     assert not list(folder.glob(".text*"))
     return str(caught.value).replace(str(folder / "packed"), "FILE")
@@ -209,7 +222,9 @@ def test_another_file_is_an_error(packed: Path) -> None:
 
 def test_another_version_is_an_error(packed: Path) -> None:
     packed.write_bytes(b"CHRL\x09\x00" + packed.read_bytes()[6:])
-    assert error_message(packed.parent) == "'FILE' has format version 9: expected 1; use the release that wrote it."
+    assert (
+        error_message(packed.parent) == "'FILE' has format version 9: expected 1 to 2; use the release that wrote it."
+    )
 
 
 def test_another_model_is_an_error(packed: Path) -> None:
@@ -221,10 +236,34 @@ def test_another_model_is_an_error(packed: Path) -> None:
 
 def test_other_probabilities_are_an_error(packed: Path) -> None:
     for seed in range(2, 12):
-        assert error_message(packed.parent, model=table(TOKENIZERS["char"], seed)) == (
+        message = error_message(packed.parent, model=table(TOKENIZERS["char"], seed))
+        assert message.startswith(
             "the probabilities of the model differ from those with which 'FILE' was compressed; decompress with the "
-            "machine type and the versions of torch and chainrule that compressed it."
+            "machine type and the versions of torch and chainrule that compressed it (cpu "
         )
+        assert message.endswith("; archives written with --portable need neither.")
+
+
+def test_an_archive_of_the_first_version_is_restored(tmp_path: Path) -> None:
+    compressed(TOKENIZERS["char"], b"sat on the cat", tmp_path)
+    packed = (tmp_path / "packed").read_bytes()
+    needs_size = struct.unpack_from("<Q", packed, 38)[0]
+    first = packed[:4] + b"\x01\x00" + packed[6:34]
+    (tmp_path / "packed").write_bytes(first + struct.pack("<I", zlib.crc32(first)) + packed[50 + needs_size :])
+    assert decompressed(TOKENIZERS["char"], tmp_path) == b"sat on the cat"
+
+
+def test_other_versions_are_stated_before_decompressing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, notes = TOKENIZERS["char"], list[str]()
+    monkeypatch.setattr("chainrule.inference.archive._capability", lambda: "riscv64 RVV")
+    compressed(tokenizer, b"sat on the cat", tmp_path)
+    monkeypatch.setattr("chainrule.inference.archive._capability", lambda: "x86_64 AVX2")
+    packed, out = tmp_path / "packed", tmp_path / "text"
+    decompress(lambda portable: table(tokenizer), tokenizer, packed, out, fingerprint=NAME, note=notes.append)
+    assert notes == [
+        f"'{packed}' was compressed with cpu riscv64 RVV (here x86_64 AVX2), where probabilities may differ in the "
+        "last bit; if so, decompressing stops with an error"
+    ]
 
 
 def test_every_truncation_is_found(packed: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -9,9 +12,23 @@ FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
 """Flags for `fastmath` that let sums use vector instructions. Infinities keep their meaning: masks rely on them."""
 
 
+_suspended = False
+
+
+@contextmanager
+def kernels_suspended() -> Iterator[None]:
+    """Compute with torch alone, so that every operation can be replaced."""
+    global _suspended
+    before, _suspended = _suspended, True
+    try:
+        yield
+    finally:
+        _suspended = before
+
+
 def kernel_supports(tensor: Tensor, *dtypes: torch.dtype) -> bool:
     """Whether a kernel for numbers of these types can read the tensor."""
-    return tensor.device.type == "cpu" and tensor.dtype in dtypes
+    return not _suspended and tensor.device.type == "cpu" and tensor.dtype in dtypes
 
 
 def inference_kernel_supports(tensor: Tensor) -> bool:

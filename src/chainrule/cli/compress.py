@@ -7,13 +7,19 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.common import Json, RunPath, print_fields, print_json, show_progress
+from chainrule.cli.common import Json, RunPath, print_fields, print_json, print_note, show_progress
+
+Portable = Annotated[
+    bool,
+    typer.Option("--portable", help="Compute the same bits on every CPU, so that any computer can decompress; slower."),
+]
 
 
 def compress(
     run: RunPath,
     file: Annotated[Path, typer.Argument(help="Text file to compress.")],
     out: Annotated[Path, typer.Option(help="File to write.")],
+    portable: Portable = False,
     json: Json = False,
 ) -> None:
     """Compress a text with a language model.
@@ -24,7 +30,7 @@ def compress(
     from chainrule.runs.load import load_for
 
     with show_progress("compressing") as progress:
-        done = load_for("compress", LanguageModelRun, run).compress(file, out, progress=progress)
+        done = load_for("compress", LanguageModelRun, run).compress(file, out, portable=portable, progress=progress)
     record = {"bytes": done.bytes, "compressed_bytes": done.compressed_bytes, "bits_per_byte": done.bits_per_byte}
     print_json(record) if json else print_fields(record)
 
@@ -40,6 +46,6 @@ def decompress(
     from chainrule.runs.load import load_for
 
     with show_progress("decompressing") as progress:
-        done = load_for("decompress", LanguageModelRun, run).decompress(file, out, progress=progress)
+        done = load_for("decompress", LanguageModelRun, run).decompress(file, out, note=print_note, progress=progress)
     record = {"bytes": done.bytes, "compressed_bytes": done.compressed_bytes}
     print_json(record) if json else print_fields(record)

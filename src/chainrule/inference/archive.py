@@ -2,13 +2,14 @@
 
     offset  bytes  content
     0       4      "CHRL"
-    4       2      version of the format: 1
+    4       2      version of the format: 2
     6       8      fingerprint of the model, as given by the caller
     14      8      number of bytes of the text
     22      8      number of tokens of the text
     30      4      checksum of the text
     34      4      checksum of the bytes 0 to 33
-    38             the residue, a section: the part of the text that the tokens do not determine
+    38             what decompressing needs, a section: a JSON object (not in version 1)
+                   the residue, a section: the part of the text that the tokens do not determine
                    the tokens, in blocks, each with
             4          checksum of the tokens of the block, as 32-bit numbers in the order of coding
                        a section
@@ -16,7 +17,7 @@
     A section is
     0       8      number of bytes of its content
     8       4      checksum of its content
-    12             the content: a range code in words of four bytes
+    12             the content; residue and tokens are range codes in words of four bytes
 
 Nothing follows the last block. The checksums of header and sections detect a damaged file. The checksum of a block's
 tokens detects a model whose probabilities differ from those with which the text was compressed.
@@ -24,16 +25,19 @@ tokens detects a model whose probabilities differ from those with which the text
 
 from __future__ import annotations
 
+import json
+import platform
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import IO
 
 from chainrule.errors import RunError
 
 MAGIC = b"CHRL"
-VERSION = 1
+VERSION, VERSION_WITHOUT_NEEDS = 2, 1
 FINGERPRINT_BYTES = 8
 _HEADER = struct.Struct("<4sH8sQQI")
 _SECTION = struct.Struct("<QI")
@@ -50,10 +54,42 @@ class Header:
     checksum: int
 
 
-def write_header(file: IO[bytes], header: Header) -> None:
-    """Write the first 38 bytes."""
+@dataclass(frozen=True)
+class Needs:
+    """What a computer must have to compute the probabilities of the archive. Threads do not matter."""
+
+    portable: bool = False  # computed reproducibly: any CPU will do
+    cpu: str = ""  # the vector instructions that torch used; empty: any, or not known
+    torch: str = ""
+    chainrule: str = ""
+
+    @classmethod
+    def here(cls, *, portable: bool) -> Needs:
+        """The needs of an archive that is written on this computer."""
+        if portable:
+            return cls(portable=True)
+        return cls(False, _capability(), metadata.version("torch"), metadata.version("chainrule"))
+
+    def differences(self) -> list[str]:
+        """What this computer has instead, for example "torch 2.12.0 (here 2.13.0)"."""
+        here = asdict(Needs.here(portable=False))
+        found = {name: value for name, value in asdict(self).items() if name != "portable" and value}
+        return [f"{name} {value} (here {here[name]})" for name, value in found.items() if value != here[name]]
+
+
+def _capability() -> str:
+    """The CPU and its vector instructions, for example "x86_64 AVX2"."""
+    import torch
+
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def write_header(file: IO[bytes], header: Header, needs: Needs) -> None:
+    """Write the first 38 bytes and the needs."""
     data = _HEADER.pack(MAGIC, VERSION, header.fingerprint, header.bytes, header.tokens, header.checksum)
     file.write(data + _CHECKSUM.pack(zlib.crc32(data)))
+    stated = {name: value for name, value in asdict(needs).items() if value}
+    write_section(file, json.dumps(stated, separators=(",", ":")).encode())
 
 
 def write_section(file: IO[bytes], content: bytes) -> None:
@@ -72,8 +108,8 @@ class Reader:
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self._file, self._path = file, path
 
-    def header(self) -> Header:
-        """Read and check the first 38 bytes."""
+    def header(self) -> tuple[Header, Needs]:
+        """Read and check the first 38 bytes and the needs."""
         start = self._file.read(len(MAGIC))
         if start != MAGIC:
             raise RunError(
@@ -81,13 +117,21 @@ class Reader:
             )
         data = start + self._take(_HEADER.size - len(start))
         _, version, fingerprint, size, tokens, checksum = _HEADER.unpack(data)
-        if version != VERSION:
+        if version not in (VERSION, VERSION_WITHOUT_NEEDS):
             raise RunError(
-                f"'{self._path}' has format version {version}: expected {VERSION}; use the release that wrote it."
+                f"'{self._path}' has format version {version}: expected 1 to {VERSION}; use the release that wrote it."
             )
         if self.checksum() != zlib.crc32(data):
             raise self._damaged(0)
-        return Header(fingerprint, size, tokens, checksum)
+        needs = Needs() if version == VERSION_WITHOUT_NEEDS else self._needs()
+        return Header(fingerprint, size, tokens, checksum), needs
+
+    def _needs(self) -> Needs:
+        place = self._file.tell()
+        try:
+            return Needs(**json.loads(self.section()))
+        except (ValueError, TypeError):  # not JSON, or not these fields
+            raise self._damaged(place) from None
 
     def checksum(self) -> int:
         """Read a checksum."""

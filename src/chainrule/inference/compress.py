@@ -3,8 +3,9 @@
 A token of probability p costs -log2 p bits in a range code, so the size of the file is what the evaluation predicts,
 up to a header and rounding. Compressing and decompressing step through the same tracks as an evaluation, all tracks
 one step at a time, with the same calls on the same shapes and one thread. The model's probabilities are then equal to
-the last bit, which decompressing depends on; checksums detect where they are not. `archive.py` describes the bytes of
-the file.
+the last bit on the same kind of CPU, which decompressing depends on; checksums detect where they are not. A portable
+archive is computed reproducibly (`base/reproducible.py`), so that any CPU restores it. `archive.py` describes the bytes
+of the file.
 
 Memory does not grow with the text, except for the residue (for example spellings of unknown words), which is held as
 coded bytes.
@@ -15,8 +16,8 @@ from __future__ import annotations
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,14 @@ from chainrule.base.devices import device_of, threads
 from chainrule.base.files import disk_errors
 from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
+from chainrule.base.reproducible import reproducible
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError, RunError
 from chainrule.evaluation.tracks import Tracks, choose_tracks, cut_tracks
 from chainrule.inference.archive import (
     FINGERPRINT_BYTES,
     Header,
+    Needs,
     Reader,
     write_checksum,
     write_header,
@@ -71,10 +74,14 @@ def compress(
     out: Path,
     *,
     fingerprint: bytes,
+    portable: bool = False,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> CompressionResult:
-    """Write a text to `out` in about -log2 p(text) bits. `fingerprint` has 8 bytes that identify the model."""
+    """Write a text to `out` in about -log2 p(text) bits. `fingerprint` has 8 bytes that identify the model.
+
+    A `portable` archive needs a model that was also built reproducibly, as `LanguageModelRun.compress` does.
+    """
     if not model.normalised:
         raise ConfigError(
             "this model gives scores, which are not probabilities, so it cannot compress; use another model"
@@ -85,9 +92,9 @@ def compress(
     header = Header(fingerprint, store.bytes, len(store), _checksum(block.data for block in texts.blocks()))
     with _building(out) as folder:
         with (folder / "out").open("wb") as file:
-            write_header(file, header)
+            write_header(file, header, Needs.here(portable=portable))
             write_section(file, _residue(tokenizer, texts))
-            for coded, checksum in _encode(model, store, tokenizer.eos, progress):
+            for coded, checksum in _encode(model, store, tokenizer.eos, portable, progress):
                 write_checksum(file, checksum)
                 write_section(file, coded)
         size = (folder / "out").stat().st_size
@@ -96,22 +103,31 @@ def compress(
 
 
 def decompress(
-    model: SteppingModel,
+    load: Callable[[bool], SteppingModel],
     tokenizer: Tokenizer,
     path: Path,
     out: Path,
     *,
     fingerprint: bytes,
+    note: Callable[[str], None] = lambda text: None,
     progress: Progress | None = None,
 ) -> CompressionResult:
-    """Write the text that was compressed into `path` to `out`, byte for byte; an error leaves `out` unchanged."""
+    """Write the text that was compressed into `path` to `out`, byte for byte; an error leaves `out` unchanged.
+
+    `load(portable)` gives the model that compressed it. `note` receives what differs on this computer.
+    """
     with _open(path) as file, _building(out) as folder:
         reader = Reader(file, path)
-        header = reader.header()
+        header, needs = reader.header()
         _check_model(header, fingerprint, path)
+        if different := needs.differences():
+            note(
+                f"'{path}' was compressed with {', '.join(different)}, where probabilities may differ in the last bit; "
+                "if so, decompressing stops with an error"
+            )
         residue = reader.section()
         tokens = _token_file(folder / "tokens", header.tokens)
-        _decode(model, reader, tokens, tokenizer.eos, path, progress)
+        _decode(load(needs.portable), reader, tokens, tokenizer.eos, needs, path, progress)
         reader.end()
         _write_text(folder / "out", read_residue(tokenizer, _iterate(tokens), RangeDecoder(residue)), header, path)
         os.replace(folder / "out", out)
@@ -129,10 +145,10 @@ def _residue(tokenizer: Tokenizer, texts: Texts) -> bytes:
 
 
 def _encode(
-    model: SteppingModel, store: TokenStore, eos: int, progress: Progress | None
+    model: SteppingModel, store: TokenStore, eos: int, portable: bool, progress: Progress | None
 ) -> Iterator[tuple[bytes, int]]:
     """Yield each block of tokens as a range code, with the checksum of the tokens."""
-    coding = _TrackCoder(model, cut_tracks(len(store), choose_tracks(model, len(store))), eos)
+    coding = _TrackCoder(model, cut_tracks(len(store), choose_tracks(model, len(store))), eos, portable)
     for begin, end in coding.blocks():
         tokens_BT = coding.layout.read(store.tokens, begin, end, eos)
         coder = RangeEncoder()
@@ -142,19 +158,25 @@ def _encode(
 
 
 def _decode(
-    model: SteppingModel, reader: Reader, tokens: Array, eos: int, path: Path, progress: Progress | None
+    model: SteppingModel,
+    reader: Reader,
+    tokens: Array,
+    eos: int,
+    needs: Needs,
+    path: Path,
+    progress: Progress | None,
 ) -> None:
     """Read all blocks of tokens into `tokens`."""
-    coding = _TrackCoder(model, cut_tracks(len(tokens), choose_tracks(model, len(tokens))), eos)
+    coding = _TrackCoder(model, cut_tracks(len(tokens), choose_tracks(model, len(tokens))), eos, needs.portable)
     for begin, end in coding.blocks():
         expected, coder = reader.checksum(), RangeDecoder(reader.section())
         tokens_BT = np.full((coding.layout.count, end - begin), eos, np.int64)
         try:
             found = coding.code(coder, begin, tokens_BT, known=False)
         except DataError as error:  # the section is undamaged, so it was written with other probabilities
-            raise _different_probabilities(path) from error
+            raise _different_probabilities(path, needs) from error
         if found != expected:
-            raise _different_probabilities(path)
+            raise _different_probabilities(path, needs)
         coding.layout.write(tokens, begin, tokens_BT)
         coding.report(progress, end)
 
@@ -162,12 +184,15 @@ def _decode(
 class _TrackCoder:
     """Steps one model through all tracks; the same for encoding and decoding."""
 
-    def __init__(self, model: SteppingModel, layout: Tracks, eos: int) -> None:
-        self.layout = layout
+    def __init__(self, model: SteppingModel, layout: Tracks, eos: int, portable: bool) -> None:
+        self.layout, self.portable = layout, portable
         self._model = model
         self._token_B = torch.full((layout.count,), eos, device=device_of(model))
-        with evaluating(model):
+        with evaluating(model), self._arithmetic():
             self._state: State = model.start(layout.count)
+
+    def _arithmetic(self) -> AbstractContextManager[None]:
+        return reproducible(self._model) if self.portable else nullcontext()
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """The first column of each block and the end of its columns."""
@@ -177,7 +202,7 @@ class _TrackCoder:
         """Encode `tokens_BT`, the columns from `begin` on, or decode into it if not `known` -> their checksum."""
         checksum = 0
         # One thread: the order of a sum, and so its last bit, depends on the number of threads.
-        with evaluating(self._model), threads(1):
+        with evaluating(self._model), threads(1), self._arithmetic():
             for column in range(tokens_BT.shape[1]):
                 rows = self.layout.rows_at(begin + column)
                 log_probs_BV, self._state = self._model.step(self._state, self._token_B)
@@ -267,8 +292,15 @@ def _checksum(pieces: Iterable[bytes]) -> int:
     return checksum
 
 
-def _different_probabilities(path: Path) -> RunError:
+def _different_probabilities(path: Path, needs: Needs) -> RunError:
+    if needs.portable:
+        return RunError(
+            f"the probabilities of the model differ from those with which '{path}' was compressed, though it is "
+            "portable; decompress with the version of chainrule that compressed it."
+        )
+    written = ", ".join(f"{name} {value}" for name, value in (("cpu", needs.cpu), ("torch", needs.torch)) if value)
     return RunError(
         f"the probabilities of the model differ from those with which '{path}' was compressed; decompress with the "
-        "machine type and the versions of torch and chainrule that compressed it."
+        "machine type and the versions of torch and chainrule that compressed it"
+        + (f" ({written}); archives written with --portable need neither." if written else ".")
     )

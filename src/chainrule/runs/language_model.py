@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
@@ -10,6 +10,8 @@ from chainrule.base.devices import threads
 from chainrule.base.progress import Progress
 from chainrule.base.results import Results
 from chainrule.data.in_memory import Data, Texts, answer, texts_in
+from chainrule.base.reproducible import reproducible
+from chainrule.checkpoint.build import load_model
 from chainrule.data.store import TokenStore, open_store
 from chainrule.decoding import DraftStatistics
 from chainrule.decoding.beam import LENGTH_PENALTY
@@ -29,6 +31,7 @@ from chainrule.runs.base import EvaluatedRun, Run
 from chainrule.runs.load import load_for
 from chainrule.tasks.text_corpus import TextCorpus, refuse_pairs, validation_text
 from chainrule.text.readers import open_texts
+from chainrule.types import SteppingModel
 
 
 @RUNS.register("lm")
@@ -250,13 +253,50 @@ class LanguageModelRun(EvaluatedRun):
 
     # Compressing
 
-    def compress(self, file: str | Path, out: str | Path, *, progress: Progress | None = None) -> CompressionResult:
-        """Write `file` to `out` in about as many bits as `evaluate` reports."""
-        texts = open_texts([file], exact=True)
-        return compress(self.model, self.tokenizer, texts, Path(out), fingerprint=self.fingerprint, progress=progress)
+    def compress(
+        self, file: str | Path, out: str | Path, *, portable: bool = False, progress: Progress | None = None
+    ) -> CompressionResult:
+        """Write `file` to `out` in about as many bits as `evaluate` reports.
 
-    def decompress(self, file: str | Path, out: str | Path, *, progress: Progress | None = None) -> CompressionResult:
-        """Write the text that `compress` put into `file` to `out`, byte for byte."""
-        return decompress(
-            self.model, self.tokenizer, Path(file), Path(out), fingerprint=self.fingerprint, progress=progress
+        A `portable` archive is computed more slowly, in a way that gives the same bits on every CPU.
+        """
+        return compress(
+            self._archive_model(portable),
+            self.tokenizer,
+            open_texts([file], exact=True),
+            Path(out),
+            fingerprint=self.fingerprint,
+            portable=portable,
+            progress=progress,
         )
+
+    def decompress(
+        self,
+        file: str | Path,
+        out: str | Path,
+        *,
+        note: Callable[[str], None] = lambda text: None,
+        progress: Progress | None = None,
+    ) -> CompressionResult:
+        """Write the text that `compress` put into `file` to `out`, byte for byte.
+
+        `note` receives a sentence if the archive was written with another CPU or version and is not portable.
+        """
+        return decompress(
+            self._archive_model,
+            self.tokenizer,
+            Path(file),
+            Path(out),
+            fingerprint=self.fingerprint,
+            note=note,
+            progress=progress,
+        )
+
+    def _archive_model(self, portable: bool) -> SteppingModel:
+        """The model to compress with; a portable one is built reproducibly on the CPU, with its tables of positions."""
+        if not portable:
+            model: SteppingModel = self.model
+            return model
+        with reproducible(strict=False):
+            portable_model: SteppingModel = load_model(self.folder, self.tokenizer)
+        return portable_model
