@@ -4,7 +4,7 @@ A token of probability p costs -log2 p bits in a range code, so the size of the 
 up to a header and rounding. Compressing and decompressing step through the same tracks as an evaluation, all tracks
 one step at a time, with the same calls on the same shapes and one thread. The model's probabilities are then equal to
 the last bit on the same kind of CPU, which decompressing depends on; checksums detect where they are not. A portable
-archive is computed reproducibly (`base/reproducible.py`), so that any CPU restores it. `archive.py` describes the bytes
+archive is computed reproducibly (`base/reproducible/`), so that any CPU restores it. `archive.py` describes the bytes
 of the file.
 
 Memory does not grow with the text, except for the residue (for example spellings of unknown words), which is held as
