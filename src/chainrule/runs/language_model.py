@@ -8,10 +8,10 @@ from typing import overload
 
 from chainrule.base.devices import threads
 from chainrule.base.progress import Progress
-from chainrule.base.results import Results
-from chainrule.data.in_memory import Data, Texts, answer, texts_in
 from chainrule.base.reproducible import reproducible
+from chainrule.base.results import Results
 from chainrule.checkpoint.build import load_model
+from chainrule.data.in_memory import Data, Texts, answer, texts_in
 from chainrule.data.store import TokenStore, open_store
 from chainrule.decoding import DraftStatistics
 from chainrule.decoding.beam import LENGTH_PENALTY
@@ -258,7 +258,11 @@ class LanguageModelRun(EvaluatedRun):
     ) -> CompressionResult:
         """Write `file` to `out` in about as many bits as `evaluate` reports.
 
-        A `portable` archive is computed more slowly, in a way that gives the same bits on every CPU.
+        Args:
+            file: The text to compress.
+            out: The archive to write.
+            portable: Compute the same bits on every CPU, so that any computer can decompress; slower.
+            progress: Called with the tokens done and the total.
         """
         return compress(
             self._archive_model(portable),
@@ -280,7 +284,11 @@ class LanguageModelRun(EvaluatedRun):
     ) -> CompressionResult:
         """Write the text that `compress` put into `file` to `out`, byte for byte.
 
-        `note` receives a sentence if the archive was written with another CPU or version and is not portable.
+        Args:
+            file: The archive.
+            out: The text file to write.
+            note: Called with a sentence if the archive is not portable and was written with another CPU or version.
+            progress: Called with the tokens done and the total.
         """
         return decompress(
             self._archive_model,
