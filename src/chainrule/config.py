@@ -25,7 +25,11 @@ from chainrule.errors import ConfigError, unknown_name
 class Section(BaseModel):
     """A group of options: immutable, and without unknown names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+MAX_INTEGER = (1 << 63) - 1
+"""The largest number that fits into 64 bits."""
 
 
 class DataConfig(Section):
@@ -89,26 +93,35 @@ class TrainingConfig(Section):
     """Budget, batches, optimiser, schedule and validation of a training."""
 
     minutes: float | None = Field(None, gt=0, description="budget in minutes of training")
-    steps: int | None = Field(None, ge=1, description="budget in optimiser steps")
+    steps: int | None = Field(None, ge=1, le=MAX_INTEGER, description="budget in optimiser steps")
     epochs: float | None = Field(None, gt=0, description="budget in passes over the training data")
     batching: Literal["stream", "blocks"] | None = Field(
         None, description="stream: contiguous text with carried state; blocks: random blocks of text"
     )
-    batch_size: int | None = Field(None, ge=1, description="rows per batch and process")
+    batch_size: int | None = Field(None, ge=1, le=1 << 24, description="rows per batch and process")
     max_tokens: int | None = Field(
-        None, ge=1, description="pairs: maximum size of a batch, its rows times the tokens of its longest row"
+        None,
+        ge=1,
+        le=1 << 31,
+        description="pairs: maximum size of a batch, its rows times the tokens of its longest row",
     )
-    length: int | None = Field(None, ge=1, description="tokens per row: unroll length of a stream, size of a block")
-    accumulate: int = Field(1, ge=1, description="number of batches whose gradients are summed for one step")
+    length: int | None = Field(
+        None, ge=1, le=1 << 24, description="tokens per row: unroll length of a stream, size of a block"
+    )
+    accumulate: int = Field(
+        1, ge=1, le=1 << 16, description="number of batches whose gradients are summed for one step"
+    )
     optimizer: Literal["adamw", "sgd", "muon"] | None = Field(
         None,
         description="default: muon for Transformers and conv-attention, adamw for other models and for training on "
         "rewards",
     )
-    lr: float | None = Field(None, gt=0, description="peak learning rate (default: depends on the optimiser)")
-    tuned_lr: float = Field(5e-5, gt=0, description="learning rate of a pretrained encoder that is fine-tuned (AdamW)")
+    lr: float | None = Field(None, gt=0, le=1e38, description="peak learning rate (default: depends on the optimiser)")
+    tuned_lr: float = Field(
+        5e-5, gt=0, le=1e38, description="learning rate of a pretrained encoder that is fine-tuned (AdamW)"
+    )
     table_lr: float = Field(
-        3e-3, gt=0, description="muon: learning rate of embeddings, output tables, norms and biases (AdamW)"
+        3e-3, gt=0, le=1e38, description="muon: learning rate of embeddings, output tables, norms and biases (AdamW)"
     )
     weight_decay: float = Field(0.0, ge=0, description="weight decay of matrices; norms and biases do not decay")
     beta1: float = Field(0.9, ge=0, lt=1, description="AdamW: decay of the first moment (SGD and Muon use `momentum`)")
@@ -128,7 +141,7 @@ class TrainingConfig(Section):
     gradient_norms: Literal["global", "layers"] = Field(
         "global", description="norms of the gradient in metrics.jsonl; layers: also one for each layer"
     )
-    validations: int = Field(10, ge=1, description="number of validations, spread evenly over the budget")
+    validations: int = Field(10, ge=1, le=1 << 24, description="number of validations, spread evenly over the budget")
     valid_tokens: int = Field(
         200_000, ge=1, description="maximum number of tokens per validation; fewer in a short budget of minutes"
     )
@@ -147,12 +160,12 @@ class TrainingConfig(Section):
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: bfloat16 autocast on CUDA devices that support it, else float32"
     )
-    threads: int = Field(0, ge=0, description="number of CPU threads; 0: chosen by measuring")
+    threads: int = Field(0, ge=0, le=1 << 12, description="number of CPU threads; 0: chosen by measuring")
     memory: str | None = Field(
         None, description="ngram: maximum memory for counting, for example 1G or 500M; the rest goes to disk"
     )
     save_seconds: float = Field(60.0, gt=0, description="seconds between checkpoints")
-    log_steps: int = Field(50, ge=1, description="steps between lines of metrics.jsonl")
+    log_steps: int = Field(50, ge=1, le=MAX_INTEGER, description="steps between lines of metrics.jsonl")
 
     @field_validator("memory", mode="before")
     @classmethod
@@ -175,7 +188,9 @@ class Recipe(Section):
 class RunConfig(Section):
     """The complete configuration of a run."""
 
-    seed: int = Field(1, description="random seed of the weights, dropout, sampling and the order of batches")
+    seed: int = Field(
+        1, ge=0, le=MAX_INTEGER, description="random seed of the weights, dropout, sampling and the order of batches"
+    )
     init: str | None = Field(None, description="start from the tokeniser, model and weights of this run")
     init_embedding: str | None = Field(
         None, description="start the embedding from these word vectors: a run, or a file in word2vec format"

@@ -12,7 +12,8 @@ import torch
 from builders import small_config, small_model
 from chainrule import load, train
 from chainrule.checkpoint.build import load_weights, weights_of
-from chainrule.checkpoint.folder import Checkpoint, RunFolder
+from chainrule.checkpoint.checkpoints import Checkpoint
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import ConfigError, DataError, RunError
 
 SETTINGS: dict[str, Any] = {
@@ -38,13 +39,16 @@ def test_a_run_has_the_files_of_the_format(text: Path, tmp_path: Path) -> None:
     names = {path.name for path in folder.path.iterdir()}
     expected = {"config.toml", "tokenizer.json", "model.safetensors", "metrics.jsonl", "result.json", "signature"}
     assert names == expected | {"training"}
-    assert {path.name for path in (folder.path / "training").iterdir()} == {"request.json", "step-000000002"}
+    assert {path.name for path in (folder.path / "training").iterdir()} == {
+        "lock",
+        "request.json",
+        "step-000000002",
+    }
     config = folder.read_config()
     assert config.model.options["embedding"] == 8
     assert None not in (config.training.lr, config.training.batching, config.training.length, config.tokenizer.kind)
-    assert {"data", "valid", "tokenizer", "seed", "chainrule", "torch", "numpy", "python"} == set(
-        folder.read_signature()
-    )
+    versions, checksums = {"chainrule", "torch", "numpy", "python"}, {"weights", "configuration"}
+    assert {"data", "valid", "tokenizer", "seed"} | versions | checksums == set(folder.read_signature())
 
 
 def test_a_tied_matrix_is_written_once_and_loaded_tied(tmp_path: Path) -> None:
@@ -95,7 +99,9 @@ def test_damaged_and_missing_files_are_errors(text: Path, tmp_path: Path) -> Non
         weights.write_bytes(damaged)
         with pytest.raises(RunError) as caught:
             load(folder.path).model  # noqa: B018
-        assert str(caught.value) == f"{weights} is damaged; rerun the same train command, or restore the file"
+        assert str(caught.value) == (
+            f"{weights} is damaged or of another run; restore the file, or train again into another --out"
+        )
     weights.unlink()
     with pytest.raises(RunError) as caught:
         load(folder.path).model  # noqa: B018
@@ -113,7 +119,7 @@ def test_damaged_and_missing_files_are_errors(text: Path, tmp_path: Path) -> Non
 def test_a_damaged_checkpoint_is_an_error(text: Path, tmp_path: Path) -> None:
     folder = made(text, tmp_path / "run")
     checkpoint = folder.path / "training" / "step-000000002"
-    message = f"{checkpoint} is damaged; delete {folder.path / 'training'} to train from the start"
+    message = f"{checkpoint} is damaged; restore it, or train from the start into another --out"
     for name in ("tensors.safetensors", "values.json"):
         (checkpoint / name).write_bytes((checkpoint / name).read_bytes()[:20])
         with pytest.raises(RunError) as caught:
@@ -127,11 +133,11 @@ def test_the_tokeniser_of_another_run_is_refused(text: Path, tmp_path: Path) -> 
     other.write_text("many more letters than before\n" * 30)
     foreign = made(other, tmp_path / "foreign")
     (folder.path / "tokenizer.json").write_bytes((foreign.path / "tokenizer.json").read_bytes())
-    ours, theirs = folder.read_weights()["unigram_counts"].numel(), foreign.read_tokenizer().vocab_size
+    ours, theirs = (one.read_signature()["tokenizer"].partition("#")[2][:8] for one in (folder, foreign))
     with pytest.raises(RunError) as caught:
         load(folder.path).model  # noqa: B018
     assert str(caught.value) == (
-        f"{folder.path}: the tokeniser has {theirs} tokens but the model was trained with {ours}; "
+        f"the tokeniser in {folder.path} is not the one that the model was trained with ({theirs}, expected {ours}); "
         "restore the tokenizer files that were saved with the run"
     )
 

@@ -92,7 +92,7 @@ def test_an_import_does_not_overwrite_a_run(trained: Path, tmp_path: Path, chain
     code, _, err = chainrule("import", tmp_path / "x.arpa", "--out", trained / "run")
     assert code == 2
     assert err == (
-        f"chainrule: {trained / 'run'} exists already and was not made by this command; choose another --out\n"
+        f"chainrule: {trained / 'run'} is not empty and was not made by this command; choose another place\n"
     )
 
 

@@ -88,7 +88,7 @@ def test_two_runs_become_one(place: Path, chainrule: Callable[..., Result]) -> N
     assert (other.code, other.out) == (2, "")
     assert (
         other.err
-        == f"chainrule: {place / 'mixed'} already exists and was not made by this command; choose another --out\n"
+        == f"chainrule: {place / 'mixed'} is not empty and was not made by this command; choose another place\n"
     )
 
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from chainrule.base.cache import default_cache
 from chainrule.data import store as store_module
-from chainrule.data.store import TokenStore, default_cache, open_store
+from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import DataError, DiskError
 from chainrule.text import Texts, Tokenizer, open_texts, text_of, train_tokenizer
 from chainrule.text.coding.residue import ResidueMeter

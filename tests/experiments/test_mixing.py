@@ -255,7 +255,12 @@ def test_what_exists_is_not_lost(mixed: cr.Run, lstm: Path, average: Path, place
     before = (place / out).stat().st_mtime_ns
     with pytest.raises(ConfigError) as caught:
         mix([lstm, average], valid=place / "valid.txt", out=place / out)
-    assert str(caught.value) == f"{place / out} already exists and was not made by this command; choose another --out"
+    reason = (
+        "is a file: expected a new or empty folder"
+        if out == "text.txt"
+        else "is not empty and was not made by this command"
+    )
+    assert str(caught.value) == f"{place / out} {reason}; choose another place"
     assert (place / out).stat().st_mtime_ns == before
 
 
@@ -369,4 +374,7 @@ def test_a_damaged_mixture_is_an_error(mixed: cr.Run, lstm: Path, tmp_path: Path
     (damaged / "model.safetensors").write_bytes((lstm / "model.safetensors").read_bytes())
     with pytest.raises(RunError) as caught:
         _ = cr.load(damaged).model
-    assert str(caught.value) == f"{damaged / 'model.safetensors'} is not a mixture; restore the run's own file"
+    assert str(caught.value) == (
+        f"{damaged / 'model.safetensors'} is damaged or of another run; restore the file, or train again into another "
+        "--out"
+    )

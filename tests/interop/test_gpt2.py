@@ -204,7 +204,7 @@ def test_a_repeated_import_finds_the_finished_run(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == before
     change_config(folder, layer_norm_epsilon=0.5)
     assert error_message(cr.import_model, folder, tmp_path / "run") == (
-        f"{tmp_path / 'run'} exists already and was not made by this command; choose another --out"
+        f"{tmp_path / 'run'} is not empty and was not made by this command; choose another place"
     )
 
 

@@ -348,6 +348,6 @@ def test_an_export_overwrites_nothing(texts: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine").touch()
     assert error_message(export, run.folder.path, tmp_path / "taken", to="hf") == (
-        f"{tmp_path / 'taken'} exists already; choose another PATH, or remove it"
+        f"{tmp_path / 'taken'} is not empty and was not made by this command; choose another place"
     )
     assert (tmp_path / "taken" / "mine").exists()

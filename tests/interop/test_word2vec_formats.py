@@ -169,7 +169,7 @@ def test_another_file_does_not_overwrite_a_run(tmp_path: Path) -> None:
     import_vectors(path, out)
     write_vectors(path, WORDS[:2], VECTORS[:2])
     assert message(ConfigError, import_vectors, path, out) == (
-        f"{out} exists already and was not made by this command; choose another --out"
+        f"{out} is not empty and was not made by this command; choose another place"
     )
     assert (
         message(DataError, import_vectors, tmp_path / "no", out)

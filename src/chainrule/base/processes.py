@@ -6,10 +6,13 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from chainrule.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,14 @@ class Processes:
     def is_main(self) -> bool:
         """Whether this process writes the files and reports progress."""
         return self.rank == 0
+
+    def check_count(self, before: int, run: Path) -> None:
+        """Refuse another number of processes than before: each has its rows of the batch, so the batch would change."""
+        if before != self.world:
+            raise ConfigError(
+                f"{run} was trained by {before} process(es), but this command has {self.world}, which would change the "
+                f"batch; use torchrun --nproc-per-node {before}, or choose another --out"
+            )
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace every gradient by its sum over the processes."""

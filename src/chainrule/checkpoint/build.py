@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from chainrule.checkpoint.folder import RunFolder, contiguous
+from chainrule.checkpoint.checkpoints import contiguous
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, parse
 from chainrule.errors import ConfigError, RunError
 from chainrule.registry import MODELS, OUTPUTS
@@ -44,6 +45,7 @@ def load_model(folder: RunFolder, tokenizer: Tokenizer) -> Any:
     config = folder.read_config()
     make = MODELS.get(config.model.name).make
     if make.stores_arrays:
+        folder.check_model()
         arrays_model = make.load(model_options(config), folder.model_path)
         _check_vocabulary(folder, tokenizer, arrays_model.vocab_size)
         return arrays_model.eval()
@@ -62,7 +64,7 @@ def load_model(folder: RunFolder, tokenizer: Tokenizer) -> Any:
 def save_model(folder: RunFolder, model: Any) -> None:
     """Write the model of a run to its folder."""
     if model.stores_arrays:
-        model.save(folder.model_path)
+        folder.write_model(model.save)
     else:
         folder.write_weights(weights_of(model))
 
@@ -124,6 +126,7 @@ def _load_mixture(
     if "weights" not in weights:
         raise RunError(f"{folder.model_path} is not a mixture; restore the run's own file")
     options = model_options(config)
-    parts = [load_model(RunFolder(folder.path / "parts" / str(number)), tokenizer) for number in range(options.parts)]
+    folders = folder.parts(options.parts)
+    parts = [load_model(part, tokenizer) for part in folders]
     model: nn.Module = MODELS.get(config.model.name).make(options, vocabulary, parts, weights["weights"])
     return model.eval()

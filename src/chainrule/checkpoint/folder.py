@@ -5,9 +5,10 @@
     model.safetensors    the weights to use: the best on validation
     metrics.jsonl        one object per log line
     result.json          the result of the training, once it has ended
-    signature            data, tokeniser, seed and versions, one per line
+    signature            data, tokeniser, seed, versions and checksums, one per line
     training/step-N/     weights, optimiser, random state, carried state: all that resuming needs
     training/request.json  the options as given, to recognise the same command
+    training/lock        held by the process that trains the run
     source/tokenizer.*   translators with two vocabularies: the tokeniser of the source
     parts/N/             mixtures: the runs they consist of
 
@@ -18,33 +19,35 @@ from __future__ import annotations
 
 import json
 import platform
-import shutil
-from collections.abc import Collection
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Collection
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 from torch import Tensor
 
-from chainrule.base.files import disk_errors, folder_atomically, write_atomically
+from chainrule.base.files import disk_errors, move, temporary_name, write_atomically
+from chainrule.checkpoint.checkpoints import (
+    Checkpoint,
+    find_checkpoints,
+    read_checkpoint,
+    read_json,
+    read_tensors,
+    reading,
+    write_checkpoint,
+)
+from chainrule.checkpoint.integrity import hash_file, hash_options, is_whole, remember
 from chainrule.config import RunConfig, parse, read_toml, write_toml
 from chainrule.errors import RunError
-from chainrule.text.tokenizers import Tokenizer, load_tokenizer
+from chainrule.text.tokenizers import Tokenizer, load_tokenizer, saved_fingerprint
+
+CHECKSUMS = ("weights", "weights_before", "configuration")
+"""Lines of the signature that are written together with the files they describe."""
 
 TRAINING_SECTIONS = ("output", "objective", "training")
 """Sections of config.toml that do not apply to a model without gradient training."""
-
-
-@dataclass
-class Checkpoint:
-    """All that resuming needs: tensors by name, and plain values."""
-
-    tensors: dict[str, Tensor]
-    values: dict[str, Any]
 
 
 class RunFolder:
@@ -61,12 +64,23 @@ class RunFolder:
     # Identity
 
     def exists(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether there is a run here, finished or not."""
         return (self.path / "config.toml").exists()
+
+    def begun(self) -> bool:
+        """Whether a training began to write here, maybe killed before there was a run."""
+        return self.exists() or any((self.path / "training" / name).exists() for name in ("request.json", "lock"))
+
+    @property
+    def lock_path(self) -> Path:
+        """The file that the process holds that trains the run."""
+        return self.path / "training" / "lock"
 
     def write_config(self, config: RunConfig, without: Collection[str] = ()) -> None:
         """Every option, except for the sections that do not apply to this run."""
-        write_atomically(self.path / "config.toml", write_toml(config, without))
+        text = write_toml(config, without)
+        self._record({"configuration": hash_options(tomllib.loads(text))})
+        write_atomically(self.path / "config.toml", text)
 
     def read_config(self) -> RunConfig:
         """The options of the run."""
@@ -74,37 +88,125 @@ class RunFolder:
             raise RunError(f"no run at {self.path}; train one with: chainrule train TEXT --out {self.path}")
         if not self.exists():
             raise RunError(f"{self.path} is not a run: it has no config.toml; give a folder that chainrule train made")
-        return parse(RunConfig, read_toml(self.path / "config.toml"))
+        path = self.path / "config.toml"
+        values = read_toml(path)
+        if self._signature().get("configuration", "") not in ("", hash_options(values)):
+            raise RunError(
+                f"{path} differs from the options that the model was made with; restore the file (to accept the "
+                "change, delete the line `configuration` of signature)"
+            )
+        if "model" not in values:
+            raise RunError(f"{path} has no section [model]; restore the file")
+        return parse(RunConfig, values)
 
     def write_signature(self, lines: dict[str, str]) -> None:
         """Data, tokeniser and seed as given, and the versions of the libraries."""
         versions = {name: metadata.version(name) for name in ("chainrule", "torch", "numpy")}
-        whole = {**lines, **versions, "python": platform.python_version()}
-        write_atomically(self.path / "signature", "".join(f"{key}: {value}\n" for key, value in whole.items()))
+        kept = {name: value for name, value in self._signature().items() if name in CHECKSUMS}
+        self._write_signature({**lines, **versions, "python": platform.python_version(), **kept})
 
     def read_signature(self) -> dict[str, str]:
         """The lines of the signature by name."""
+        path = self.path / "signature"
         try:
-            lines = (self.path / "signature").read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8").splitlines()
+            return dict(line.split(": ", 1) for line in lines)
         except FileNotFoundError:
             raise RunError(f"{self.path} has no signature: its training never began; train it again") from None
-        return dict(line.split(": ", 1) for line in lines)
+        except ValueError:  # not UTF-8, or a line without a name
+            raise RunError(f"{path} is damaged; restore the file, or delete it to load the run unchecked") from None
+
+    def _signature(self) -> dict[str, str]:
+        return self.read_signature() if (self.path / "signature").exists() else {}
+
+    def _write_signature(self, lines: dict[str, str]) -> None:
+        write_atomically(self.path / "signature", "".join(f"{key}: {value}\n" for key, value in lines.items()))
+
+    def _record(self, checksums: dict[str, str]) -> None:
+        """Set checksums in the signature."""
+        before = self._signature()
+        if any(before.get(name) != value for name, value in checksums.items()):
+            self._write_signature({**before, **checksums})
 
     def read_tokenizer(self) -> Tokenizer:
         """The tokeniser of the run: of the target, in a translator."""
         self.read_config()
+        self._check_tokenizer(self.path, "tokenizer")
         return load_tokenizer(self.path)
 
     def read_source_tokenizer(self) -> Tokenizer | None:
         """The separate tokeniser of the source; None: there is none."""
         folder = self.path / "source"
-        return load_tokenizer(folder) if (folder / "tokenizer.json").exists() else None
+        if not (folder / "tokenizer.json").exists():
+            if "source_tokenizer" in self._signature():
+                raise RunError(f"{folder} has no tokenizer.json; restore the files that were saved with the run")
+            return None
+        self._check_tokenizer(folder, "source_tokenizer")
+        return load_tokenizer(folder)
+
+    def _check_tokenizer(self, folder: Path, name: str) -> None:
+        """Refuse the tokeniser of another run."""
+        expected = self._signature().get(name, "").rpartition("#")[2]
+        if expected and (found := saved_fingerprint(folder)) not in (None, expected):
+            raise RunError(
+                f"the tokeniser in {folder} is not the one that the model was trained with ({found[:8]}, expected "
+                f"{expected[:8]}); restore the tokenizer files that were saved with the run"
+            )
 
     # Weights
 
     def write_weights(self, weights: dict[str, Tensor]) -> None:
         """The weights to use."""
-        write_atomically(self.model_path, save_bytes(weights))
+        self.write_model(lambda path: write_atomically(path, save_bytes(weights)))
+
+    def write_model(self, save: Callable[[Path], None]) -> None:
+        """Replace the file of the weights by the one that `save` writes, and its checksum.
+
+        The signature comes first and names the old file too, so a kill in between leaves a pair that belongs together.
+        """
+        with disk_errors(self.model_path):
+            beside = temporary_name(self.model_path)
+            try:
+                save(beside)
+                digest, before = hash_file(beside), self._signature().get("weights", "")
+                self._record({"weights": digest, **({"weights_before": before} if before else {})})
+                move(beside, self.model_path)
+            finally:
+                beside.unlink(missing_ok=True)
+        remember(self.model_path, digest)
+
+    def weights_hash(self) -> str:
+        """The checksum of the weights, from the signature if it is there."""
+        self.check_model()
+        return self._signature().get("weights") or hash_file(self.model_path)
+
+    def check_model(self, *, anew: bool = False) -> bool:
+        """Compare the weights with their checksum -> False if a run of an earlier release has none.
+
+        A file that was found whole is not read again before it changes, unless it is to be checked `anew`.
+        """
+        signature = self._signature()
+        accepted = [signature[name] for name in ("weights", "weights_before") if name in signature]
+        if not accepted:
+            return False
+        if not self.has_model():
+            raise RunError(f"{self.path} has no model yet; rerun the same train command to finish its training")
+        with reading(self.model_path):
+            if not is_whole(self.model_path, accepted, anew=anew):
+                raise _damaged(self.model_path)
+        return True
+
+    def parts(self, count: int) -> list[RunFolder]:
+        """The runs of a mixture, which must be those that were mixed."""
+        folders = [RunFolder(self.path / "parts" / str(number)) for number in range(count)]
+        expected = self._signature().get("part_weights", "").split()
+        for folder, digest in zip(folders, expected, strict=False):
+            if digest != (found := folder._signature().get("weights", digest)):
+                raise RunError(
+                    f"{folder.path} is not the run that was mixed (weights {found[:8]}, expected {digest[:8]}); "
+                    "restore the files of the mixture"
+                )
+        return folders
 
     def has_model(self) -> bool:
         """Whether there are weights to use."""
@@ -114,9 +216,8 @@ class RunFolder:
         """The weights to use."""
         if not self.has_model():
             raise RunError(f"{self.path} has no model yet; rerun the same train command to finish its training")
-        return _read_tensors(
-            self.model_path, f"{self.model_path} is damaged; rerun the same train command, or restore the file"
-        )
+        self.check_model()
+        return read_tensors(self.model_path, _damaged(self.model_path))
 
     # Training
 
@@ -126,7 +227,11 @@ class RunFolder:
 
     def read_request(self) -> dict[str, Any] | None:
         """The options as given; None: not known."""
-        return _read_json(self.path / "training" / "request.json")
+        return read_json(self.path / "training" / "request.json")
+
+    def is_finished(self, request: dict[str, Any]) -> bool:
+        """Whether the same request, for example an import, has already made this run."""
+        return self.path.is_dir() and self.exists() and self.read_request() == request
 
     def write_result(self, result: dict[str, Any]) -> None:
         """The result of the training."""
@@ -138,31 +243,22 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any] | None:
         """The result of the training; None: it is unfinished."""
-        return _read_json(self.path / "result.json")
+        result = read_json(self.path / "result.json")
+        if result is not None and not isinstance(result.get("budget"), dict):
+            raise RunError(f"{self.path / 'result.json'} is not the result of a training; restore or delete the file")
+        return result
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Add a checkpoint; older ones are deleted once it is safely written."""
-        older = self._checkpoints()
-        place = self.path / "training" / f"step-{checkpoint.values['step']:09d}"
-        with folder_atomically(place) as folder:
-            write_atomically(folder / "tensors.safetensors", save_bytes(contiguous(checkpoint.tensors)))
-            write_atomically(folder / "values.json", json.dumps(checkpoint.values))
-        for path in older:
-            if path != place:
-                shutil.rmtree(path, ignore_errors=True)
+        write_checkpoint(self.path / "training", checkpoint)
 
     def read_checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint; None: there is none."""
-        if not (paths := self._checkpoints()):
-            return None
-        message = f"{paths[-1]} is damaged; delete {self.path / 'training'} to train from the start"
-        values = _read_json(paths[-1] / "values.json")
-        if values is None:
-            raise RunError(message)
-        return Checkpoint(_read_tensors(paths[-1] / "tensors.safetensors", message), values)
+        """The newest whole checkpoint; None: there is none."""
+        return read_checkpoint(self.path / "training")
 
-    def _checkpoints(self) -> list[Path]:
-        return sorted((self.path / "training").glob("step-*"))
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        return bool(find_checkpoints(self.path / "training"))
 
     # Log
 
@@ -181,22 +277,10 @@ class RunFolder:
                 file.truncate(length)
 
 
-def contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Named tensors as a file stores them: detached, contiguous, on the CPU."""
-    return {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+def holds_runs(path: Path) -> bool:
+    """Whether a folder contains runs, as that of a comparison does."""
+    return any(child.is_dir() and RunFolder(child).begun() for child in path.iterdir())
 
 
-def _read_tensors(path: Path, message: str) -> dict[str, Tensor]:
-    try:
-        tensors: dict[str, Tensor] = load_bytes(path.read_bytes())
-    except (SafetensorError, FileNotFoundError, ValueError):
-        raise RunError(message) from None
-    return tensors
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
-        return None
-    return values
+def _damaged(path: Path) -> RunError:
+    return RunError(f"{path} is damaged or of another run; restore the file, or train again into another --out")

@@ -107,6 +107,7 @@ def _compare_recipe(
 ) -> None:
     """Measure quality and time of the contenders of a recipe; print a table and draw a chart."""
     from chainrule.base.files import write_atomically
+    from chainrule.base.targets import check_file
     from chainrule.config import merge
     from chainrule.errors import ConfigError
     from chainrule.experiments.speed_quality import measure_tradeoffs
@@ -115,6 +116,8 @@ def _compare_recipe(
 
     if recipe is None:
         raise ConfigError("nothing to compare: give --models lstm,ngram, or a recipe with contenders as --config")
+    if plot:
+        check_file(plot)
     given = {name: value for name, value in budget.items() if value is not None}
     with training_display() as listener:
         points = measure_tradeoffs(

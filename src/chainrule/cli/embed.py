@@ -47,10 +47,13 @@ def embed(
 ) -> None:
     """Compute the vectors of sentences, words or tokens."""
     from chainrule import api
+    from chainrule.base.targets import check_file
     from chainrule.inference.embed import save_npy
     from chainrule.text.readers import lines_in, open_texts
 
     print_warnings()
+    if out is not None:
+        check_file(out)
     loaded = api.load(run)
     texts = open_texts([file], field=field or loaded.config.data.field)
     inputs, lines = tee(lines_in(texts))

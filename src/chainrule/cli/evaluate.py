@@ -173,7 +173,10 @@ def _evaluate_pairs(
 ) -> None:
     """Evaluate one translator, or two and the difference between them, and print the result."""
     from chainrule.base.files import write_atomically
+    from chainrule.base.targets import check_file
 
+    if outputs:
+        check_file(outputs)
     translations = []
     for run in runs:
         with show_progress(f"translating with {run.folder.path}", "lines") as progress:

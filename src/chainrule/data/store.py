@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import tempfile
 import weakref
 import zlib
 from collections.abc import Iterator
@@ -27,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from chainrule.base.cache import default_cache, temporary_cache, usable
 from chainrule.base.devices import physical_cores
 from chainrule.base.files import folder_atomically, write_atomically
 from chainrule.base.parallel import ordered_map
@@ -116,40 +115,24 @@ def open_store(
     texts: Texts, tokenizer: Tokenizer, *, cache: Path | None = None, progress: Progress | None = None
 ) -> TokenStore:
     """The tokens of `texts`, from `cache` if they are there; `progress` is called with bytes done and total bytes."""
-    root, temporary = _usable(cache or default_cache())
+    wanted = cache or default_cache()
+    kept = usable(wanted)
+    root = kept or temporary_cache(wanted)
     folder = root / _key(VERSION, texts.fingerprint(), tokenizer.fingerprint)
     info = _read_info(folder, len_counts=tokenizer.vocab_size)
     if info is None:
         with folder_atomically(folder) as building:
             info = _write(building, texts, tokenizer, progress)
     store = TokenStore(folder, info, texts, tokenizer)
-    if temporary:
+    if kept is None:
         weakref.finalize(store, shutil.rmtree, root, ignore_errors=True)
     return store
 
 
-def default_cache() -> Path:
-    """$CHAINRULE_CACHE, else `chainrule` in $XDG_CACHE_HOME or in ~/.cache."""
-    if chosen := os.environ.get("CHAINRULE_CACHE"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "chainrule"
-
-
 def usable_cache() -> Path:
     """The cache, or a temporary folder where it cannot be written."""
-    return _usable(default_cache())[0]
-
-
-def _usable(cache: Path) -> tuple[Path, bool]:
-    """The cache if it can be written, else a temporary folder, and whether it is temporary."""
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="chainrule-")), True
-    if os.access(cache, os.W_OK | os.X_OK):
-        return cache, False
-    return Path(tempfile.mkdtemp(prefix="chainrule-")), True
+    wanted = default_cache()
+    return usable(wanted) or temporary_cache(wanted)
 
 
 def _key(version: int, text: str, tokenizer: str) -> str:
@@ -167,7 +150,7 @@ def _read_info(folder: Path, len_counts: int) -> StoreInfo | None:
             and size == info.tokens * np.dtype(info.dtype).itemsize
             and counts.shape == (len_counts,)
             and counts.sum() == info.tokens
-            and _checksum(folder / TOKENS) == info.checksum
+            and _checksum(folder / TOKENS, np.dtype(info.dtype), len_counts) == info.checksum
         )
     except (OSError, ValueError, TypeError, EOFError):
         return None
@@ -183,11 +166,14 @@ def _read_residue(folder: Path) -> ResidueSize | None:
     return found if isinstance(found.oov, int) and isinstance(found.bits, float) else None
 
 
-def _checksum(path: Path) -> int:
+def _checksum(path: Path, dtype: np.dtype[Any], vocab_size: int) -> int:
+    """The checksum of a file of ids; an id that is not in the vocabulary raises ValueError."""
     checksum = 0
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
             checksum = zlib.crc32(chunk, checksum)
+            if np.frombuffer(chunk, dtype).max() >= vocab_size:
+                raise ValueError("an id is not in the vocabulary")
     return checksum
 
 

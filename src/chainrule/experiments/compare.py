@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.base.results import Results
+from chainrule.base.targets import check_folder
+from chainrule.checkpoint.folder import holds_runs
 from chainrule.config import DataConfig, merge, parse_settings, read_toml
 from chainrule.data.in_memory import Data, corpus_paths, joined_paths
 from chainrule.errors import ConfigError, RunError
@@ -116,6 +118,8 @@ def compare(
     options["valid"] = corpus_paths(options.get("valid", ()), columns)
     folder = Path(out) if out else Path("runs") / f"compare-{text_name(files[0])}"
     measured = measured or options["valid"]
+    texts = [*files, *measured, *options["valid"]]
+    check_folder(folder, lambda: holds_runs(folder) or _has_only(folder, texts))
     file = read_toml(config) if config else {}
     rows = []
     for contender in contenders:
@@ -140,6 +144,12 @@ def compare(
         rows.append(measure("mixture of the best two kinds", _mix(pair, folder, listener), measured))
         done(rows[-1])
     return Results(sorted(rows, key=lambda row: (math.isnan(row.bits_per_byte), row.bits_per_byte)))
+
+
+def _has_only(folder: Path, files: Sequence[str | Path]) -> bool:
+    """Whether a folder contains nothing but some of these files or folders."""
+    inside = [Path(file).relative_to(folder) for file in files if folder in Path(file).parents]
+    return set(folder.iterdir()) <= {folder / path.parts[0] for path in inside}
 
 
 def _contenders(models: str | Sequence[str | Contender]) -> list[Contender]:

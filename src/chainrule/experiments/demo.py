@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from chainrule.base.files import write_atomically
+from chainrule.base.targets import check_folder
+from chainrule.checkpoint.folder import holds_runs
 from chainrule.experiments.compare import Contender, Row, compare
 from chainrule.runs.language_model import LanguageModelRun
 from chainrule.runs.load import load_for
@@ -36,6 +38,7 @@ VALIDATIONS = {"training": {"validations": 4}}
 def write_splits(folder: Path) -> dict[str, Path]:
     """Write the built-in text to three files: 80% for training, 10% for validation, 10% for the test."""
     paths = {split: folder / f"{split}.txt" for split in SPLITS}
+    check_folder(folder, lambda: holds_runs(folder) or set(folder.iterdir()) <= set(paths.values()))
     for split, path in paths.items():
         text = sample_text(f"sample:english:{split}")
         if not path.exists() or path.read_text(encoding="utf-8") != text:

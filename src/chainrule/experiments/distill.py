@@ -14,8 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from chainrule.base.files import disk_errors
+from chainrule.base.files import disk_errors, move
 from chainrule.base.progress import Progress
+from chainrule.base.targets import check_file
 from chainrule.errors import ConfigError
 from chainrule.inference.search import Search
 from chainrule.runs.translator import TranslatorRun
@@ -37,6 +38,7 @@ def distill(
     out = Path(out)
     if out.suffix not in SUFFIXES:
         raise ConfigError(f"--out is {out}; expected the name of a .tsv or .jsonl file")
+    check_file(out)
     texts = _open_sources(teacher, data)
     total = sum(1 for _ in lines_in(texts))
     partial = out.with_name(f"{out.name}.{_key(teacher, texts, search)}.partial")
@@ -50,7 +52,8 @@ def distill(
             done += 1
             if progress:
                 progress(done, total)
-    os.replace(partial, out)
+        os.fsync(file.fileno())
+    move(partial, out)
     return done
 
 

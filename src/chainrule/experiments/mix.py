@@ -25,6 +25,7 @@ from safetensors.torch import save as save_bytes
 from chainrule.base.devices import PeakMemory
 from chainrule.base.files import folder_atomically, write_atomically
 from chainrule.base.progress import Progress
+from chainrule.base.targets import check_folder
 from chainrule.checkpoint.build import COUNTS
 from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
 from chainrule.config import DataConfig, NamedSection, RunConfig, Section, parse
@@ -74,7 +75,8 @@ def mix(
     files = None if valid is None else opened[0].files(valid, field)
     store = opened[0].open(files, field=field) if files else opened[0].open_held_out()
     request = _request(opened, caches, buckets, options, store)
-    if _is_finished(Path(out), request):
+    check_folder(out, lambda: RunFolder(out).is_finished(request))
+    if RunFolder(out).exists():
         note(f"{out} is already finished; choose another --out to mix again")
         return _load(out, device)
     parts = [run.model for run in opened]
@@ -189,15 +191,6 @@ def _request(
     }
 
 
-def _is_finished(out: Path, request: dict[str, Any]) -> bool:
-    """Whether the folder has the requested mixture; refuse to overwrite anything else."""
-    if not out.exists():
-        return False
-    if not out.is_dir() or RunFolder(out).read_request() != request:
-        raise ConfigError(f"{out} already exists and was not made by this command; choose another --out")
-    return True
-
-
 # The folder
 
 
@@ -251,20 +244,28 @@ def _write(
     # The fingerprint of a run is that of this file, so the file must change with the parts and the caches.
     about = {"parts": " ".join(request["parts"]), "mixture": mixture.config.model_dump_json()}
     tensors = {"weights": mixture.weights.cpu(), COUNTS: mixture.unigram_counts.cpu()}
-    write_atomically(folder.path / "model.safetensors", save_bytes(tensors, {"about": json.dumps(about)}))
+    content = save_bytes(tensors, {"about": json.dumps(about)})
     tokenizer = f"{runs[0].tokenizer.kind}#{runs[0].tokenizer.fingerprint}"
-    folder.write_signature({"parts": about["parts"], "valid": request["valid"], "tokenizer": tokenizer})
+    signature = {"parts": about["parts"], "valid": request["valid"], "tokenizer": tokenizer}
+    folder.write_signature({**signature, "part_weights": " ".join(run.folder.weights_hash() for run in runs)})
+    folder.write_model(lambda path: write_atomically(path, content))
     folder.write_request(request)
     folder.write_result(result)
 
 
 def _copy_run(source: Path, target: Path) -> None:
     """Copy the files that using a run needs, without those that only its training needs."""
-    ignore = shutil.ignore_patterns("training", "metrics.jsonl", ".*.tmp")
-    shutil.copytree(source, target, copy_function=_link_or_copy, ignore=ignore)
+    target.mkdir(parents=True)
+    for path in source.iterdir():
+        if path.name in ("training", "metrics.jsonl") or path.name.startswith("."):
+            continue
+        if path.is_dir():
+            _copy_run(path, target / path.name)
+        else:
+            _link_or_copy(path, target / path.name)
 
 
-def _link_or_copy(source: str, target: str) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     """Link a file instead of copying it if possible: runs replace their files and never write into them."""
     try:
         os.link(source, target)

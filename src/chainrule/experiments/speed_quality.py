@@ -26,6 +26,8 @@ from pydantic import Field
 
 from chainrule.base.devices import threads
 from chainrule.base.files import write_atomically
+from chainrule.base.targets import check_folder
+from chainrule.checkpoint.folder import holds_runs
 from chainrule.config import Section, merge, parse, read_toml
 from chainrule.errors import ConfigError, RunError
 from chainrule.evaluation.speed import generation_speed
@@ -159,6 +161,7 @@ def measure_tradeoffs(
     `settings` override those of the recipe and of its contenders.
     """
     listener, folder = listener or TrainingListener(), Path(out)
+    check_folder(folder, lambda: holds_runs(folder))
     shared, contenders = read_recipe(recipe)
     if unknown := set(only) - {contender.name for contender in contenders}:
         known = ", ".join(contender.name for contender in contenders)

@@ -39,6 +39,8 @@ from chainrule.errors import RunError
 MAGIC = b"CHRL"
 VERSION, VERSION_WITHOUT_NEEDS = 2, 1
 FINGERPRINT_BYTES = 8
+MAX_SIZE = 1 << 48
+"""The most bytes and tokens that a header may state."""
 _HEADER = struct.Struct("<4sH8sQQI")
 _SECTION = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
@@ -121,7 +123,7 @@ class Reader:
             raise RunError(
                 f"'{self._path}' has format version {version}: expected 1 to {VERSION}; use the release that wrote it."
             )
-        if self.checksum() != zlib.crc32(data):
+        if self.checksum() != zlib.crc32(data) or max(size, tokens) > MAX_SIZE:
             raise self._damaged(0)
         needs = Needs() if version == VERSION_WITHOUT_NEEDS else self._needs()
         return Header(fingerprint, size, tokens, checksum), needs

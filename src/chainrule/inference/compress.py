@@ -13,8 +13,7 @@ coded bytes.
 
 from __future__ import annotations
 
-import os
-import tempfile
+import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,10 +27,11 @@ from torch import Tensor
 
 from chainrule.base.arrays import Array
 from chainrule.base.devices import device_of, threads
-from chainrule.base.files import disk_errors
+from chainrule.base.files import allocate, disk_errors, flush_folder, move, temporary_name
 from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
 from chainrule.base.reproducible import reproducible
+from chainrule.base.targets import check_file
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError, RunError
 from chainrule.evaluation.tracks import Tracks, choose_tracks, cut_tracks
@@ -98,7 +98,8 @@ def compress(
                 write_checksum(file, checksum)
                 write_section(file, coded)
         size = (folder / "out").stat().st_size
-        os.replace(folder / "out", out)
+        flush_folder(folder)
+        move(folder / "out", out)
     return CompressionResult(store.bytes, len(store), size)
 
 
@@ -130,7 +131,8 @@ def decompress(
         _decode(load(needs.portable), reader, tokens, tokenizer.eos, needs, path, progress)
         reader.end()
         _write_text(folder / "out", read_residue(tokenizer, _iterate(tokens), RangeDecoder(residue)), header, path)
-        os.replace(folder / "out", out)
+        flush_folder(folder)
+        move(folder / "out", out)
     return CompressionResult(header.bytes, header.tokens, path.stat().st_size)
 
 
@@ -232,12 +234,14 @@ def _weights(log_probs_BV: Tensor) -> Array:
 @contextmanager
 def _building(out: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `out`, from which the finished file is moved to its place."""
-    if out.is_dir():
-        raise ConfigError(f"'{out}' is a folder: expected the name of a file to write; add one.")
+    check_file(out)
     with disk_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
-            yield Path(folder)
+        folder = temporary_name(out)
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -262,7 +266,10 @@ def _check_model(header: Header, fingerprint: bytes, path: Path) -> None:
 
 def _token_file(path: Path, count: int) -> Array:
     """An array for the tokens on disk, because all tracks are filled at the same time."""
-    return np.memmap(path, "<u4", "w+", shape=count) if count else np.zeros(0, "<u4")
+    if not count:
+        return np.zeros(0, "<u4")
+    allocate(path, 4 * count)
+    return np.memmap(path, "<u4", "r+", shape=count)
 
 
 def _iterate(tokens: Array) -> Iterator[int]:

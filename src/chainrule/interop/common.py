@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from chainrule.base.progress import Progress
+from chainrule.base.targets import check_folder
 from chainrule.checkpoint.folder import RunFolder
-from chainrule.errors import ConfigError
 
 Note = Callable[[str], None]
 
@@ -58,13 +58,13 @@ class Format:
 
 
 def find_finished_import(out: Path, request: dict[str, Any], note: Note) -> RunFolder | None:
-    """The run of an earlier identical import; None if `out` does not exist."""
-    if not out.exists():
+    """The run of an earlier identical import; None if `out` is new or empty."""
+    folder = RunFolder(out)
+    check_folder(out, lambda: folder.is_finished(request))
+    if not folder.exists():
         return None
-    if RunFolder(out).read_request() != request:
-        raise ConfigError(f"{out} exists already and was not made by this command; choose another --out")
     note(f"{out} is finished already; choose another --out to import it again")
-    return RunFolder(out)
+    return folder
 
 
 def import_result(model: Any, seconds: float, memory: int) -> dict[str, Any]:

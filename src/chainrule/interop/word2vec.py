@@ -24,7 +24,8 @@ from chainrule.base.devices import PeakMemory
 from chainrule.base.files import file_atomically, folder_atomically
 from chainrule.base.grammar import plural
 from chainrule.base.progress import Progress
-from chainrule.checkpoint.build import load_model
+from chainrule.base.targets import check_file
+from chainrule.checkpoint.build import load_model, save_model
 from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
 from chainrule.engines.word2vec.kernels import Word2VecWeights
@@ -243,6 +244,7 @@ def _truncated(path: Path, number: int, count: int) -> DataError:
 def export_vectors(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> ExportResult:
     """Write the word vectors of a run: binary if the file name ends in .bin or .bin.gz, otherwise as text."""
     folder, target = RunFolder(run), Path(path)
+    check_file(target)
     tokenizer = folder.read_tokenizer()
     ids_V, vectors_VD = _vectors_of(folder, tokenizer)
     words = [tokenizer.piece(token) for token in ids_V.tolist()]
@@ -311,7 +313,7 @@ def _make_model(found: VectorFile) -> tuple[WordTokenizer, Word2Vec]:
 
 def _write_run(folder: RunFolder, tokenizer: WordTokenizer, model: Word2Vec, request: dict[str, Any]) -> None:
     tokenizer.save(folder.path)
-    model.save(folder.path / "model.safetensors")
+    save_model(folder, model)
     folder.write_signature({"data": request["import"], "tokenizer": f"{tokenizer.kind}#{tokenizer.fingerprint}"})
     folder.write_request(request)
     model_section = NamedSection(name="word2vec", **model.config.model_dump(mode="json", exclude_none=True))

@@ -30,7 +30,7 @@ BLOCK_SCORES = 1 << 23
 class CacheConfig(BaseModel):
     """Options of a cache."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class UnigramCacheConfig(CacheConfig):

@@ -42,7 +42,7 @@ from chainrule.types import (
 class BertConfig(BaseModel):
     """Options of a BERT; the defaults are for training from scratch."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     kind: Literal["bert", "roberta", "distilbert"] = Field("bert", description="architecture of the encoder")
     width: int = Field(256, ge=1, description="width of the states")

@@ -42,7 +42,7 @@ TOKENS_PER_PASS = 16384
 class LanguageModelConfig(BaseModel):
     """Options of all neural language models."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     embedding: int = Field(200, ge=1, description="width of the token embeddings")
     dropout: float = Field(

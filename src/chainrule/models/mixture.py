@@ -41,7 +41,7 @@ Cache = UnigramCache | ContinuousCache
 class MixtureConfig(BaseModel):
     """Options of a mixture."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     parts: int = Field(1, ge=1, description="number of models, in the folders parts/0, parts/1, …")
     caches: tuple[AnyCacheConfig, ...] = Field((), description="caches, each with its kind and options")

@@ -45,7 +45,7 @@ Smoothing = Literal[
 class NgramConfig(BaseModel):
     """Options of an n-gram model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     order: int = Field(5, ge=1, le=8, description="n: the next token is predicted from the last n-1")
     smoothing: Smoothing = Field(

@@ -28,7 +28,7 @@ class PretrainedOptions(Protocol):
 class PretrainedFields(BaseModel):
     """The options of a model that can read its text with a pretrained encoder."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     pretrained: str | None = Field(
         None, description="pretrained encoder of the text that is read: a folder, a run, or an installed package"

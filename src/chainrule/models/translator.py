@@ -25,7 +25,7 @@ from chainrule.types import Batch, OutputChoice, Outputs, Source, State, Steppin
 class TranslatorConfig(BaseModel):
     """Options of all translators."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     embedding: int = Field(256, ge=1, description="width of the token embeddings")
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of all layers")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from chainrule.errors import RunError
 from chainrule.types import State, map_state
 
 
@@ -34,6 +37,21 @@ class TrainingState:
     stale: int = 0  # validations since the best
     measured_step: int = -1  # of the last validation
     ended_step: int = -1  # at which the budget was spent and the training completed
+
+
+def read_training_state(values: Mapping[str, Any], folder: Path) -> TrainingState:
+    """The training state among the plain values of a checkpoint."""
+    default = asdict(TrainingState())
+    wrong = [name for name, like in default.items() if not _is_like(values.get(name), like)]
+    if wrong:
+        raise RunError(
+            f"the checkpoint of {folder} has no valid {wrong[0]}; restore the folder training, or choose another --out"
+        )
+    return TrainingState(**{name: values[name] for name in default})
+
+
+def _is_like(value: Any, like: Any) -> bool:
+    return type(value) in ((int, float) if isinstance(like, float) else (type(like),))
 
 
 def optimizer_tensors(optimizers: list[Optimizer]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
 from chainrule.base.devices import physical_cores
+from chainrule.base.locks import refuse_if_locked
 from chainrule.base.processes import Processes
+from chainrule.base.targets import check_folder
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig
 from chainrule.tasks.task import task_of
 from chainrule.training.checks import check_options
-from chainrule.training.fitting.fitting import Fitted, Job, TrainingListener, budget_of, fitting_of
+from chainrule.training.fitting.fitting import Fitted, Job, TrainingListener, fitting_of, is_spent
 from chainrule.training.resume import check_same_data, check_same_request, request_of
 
 
@@ -20,13 +23,15 @@ def fit(config: RunConfig, out: str | Path, listener: TrainingListener | None = 
     """Train what `config` describes into the folder `out`, or resume it, or find it finished."""
     listener, folder, processes = listener or TrainingListener(), RunFolder(out), Processes.join()
     request = request_of(config)
-    check_same_request(folder, request)
+    check_folder(folder.path, folder.begun)
+    check_same_request(folder, config)
     fitting = fitting_of(config.model.name)
     result = folder.read_result()
-    if result and (result["budget"] == budget_of(config) if fitting.extends else folder.has_model()):
+    if result and folder.has_model() and (not fitting.extends or is_spent(result, config)):
         more = ", or give a larger budget to train longer" if fitting.extends else ""
         listener.note(f"{out} is already finished; choose another --out{more}")
         return Fitted(folder, True, result)
+    refuse_if_locked(folder.lock_path, folder.path)
     task = task_of(config)
     check_options(config, task, fitting)
     config = fitting.prepare(config, task, folder, listener.note)
@@ -34,4 +39,5 @@ def fit(config: RunConfig, out: str | Path, listener: TrainingListener | None = 
     with processes.main_first():
         corpus = task.open(config, folder, listener)
     check_same_data(folder, corpus)
-    return fitting.fit(Job(config, task, corpus, folder, request, listener, processes))
+    with ExitStack() as held:
+        return fitting.fit(Job(config, task, corpus, folder, request, listener, processes, held))

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from chainrule.base.compiling import compile_model
 from chainrule.base.processes import Processes
 from chainrule.checkpoint.build import load_weights, save_model, weights_of
-from chainrule.checkpoint.folder import Checkpoint, RunFolder
+from chainrule.checkpoint.checkpoints import Checkpoint
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import TrainingConfig
 from chainrule.data.batches import Batches, to_device
 from chainrule.errors import ConfigError
@@ -29,6 +30,7 @@ from chainrule.training.checkpoint_state import (
     Average,
     TrainingState,
     optimizer_tensors,
+    read_training_state,
     restore_optimizers,
     restore_state,
     state_tensors,
@@ -177,12 +179,15 @@ class Trainer:
             result.total.backward()
             self.carried_state = detach_state(result.state) if self.carries else None
             loss, count = loss + float(result.total.detach()), count + result.count
-        if not math.isfinite(loss):
-            raise ConfigError(
-                f"the loss became {loss} at step {self.training_state.step + 1}; lower the learning rate "
-                f"(--set training.lr={self.config.lr or 0:g} is too high) or clip more, then rerun the command"
-            )
+        self._check_finite("loss", loss, self.training_state.step + 1)
         return loss, count
+
+    def _check_finite(self, what: str, value: float, step: int) -> None:
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"the {what} became {value} at step {step}; lower the learning rate (--set "
+                f"training.lr={self.config.lr or 0:g} is too high) or clip more, and train into another --out"
+            )
 
     def _state_before(self, fresh: bool, rows: int) -> State:
         if not self.carries:
@@ -242,6 +247,7 @@ class Trainer:
         s = self.training_state
         s.validated, s.measured_step = number, s.step
         figures = self._measure()
+        self._check_finite("validation loss", figures["loss"], s.step)
         if self.processes.is_main:
             named = {f"valid_{name}": value for name, value in figures.items()}
             self._log({"step": s.step, "seconds": round(s.seconds, 3), **named})
@@ -313,14 +319,13 @@ class Trainer:
                 self.folder.cut_log(0)
             return
         parts = _by_prefix(checkpoint.tensors)
-        names = TrainingState.__dataclass_fields__
-        self.training_state = TrainingState(**{name: checkpoint.values[name] for name in names})
+        by_process = _by_prefix(parts.get("process", {}))
+        self.processes.check_count(len(by_process), self.folder.path)
+        self.training_state = read_training_state(checkpoint.values, self.folder.path)
         load_weights(self.model, parts.get("model", {}))
         restore_optimizers(self.optimizers, checkpoint.tensors, checkpoint.values)
         self.average.mean, self.average.count = parts.get("average", {}), self.training_state.averaged
-        by_process = _by_prefix(parts["process"])
-        if len(by_process) == self.processes.world:  # another number of processes splits the text differently
-            self._restore_process(by_process[str(self.processes.rank)])
+        self._restore_process(by_process[str(self.processes.rank)])
         if self.processes.is_main:
             self.folder.cut_log(self.training_state.log_length)
 

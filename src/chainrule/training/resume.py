@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig
-from chainrule.errors import ConfigError, DataError
+from chainrule.errors import ConfigError, DataError, RunError
 from chainrule.tasks.task import Corpus
 
 FREE = (
@@ -31,23 +32,62 @@ def request_of(config: RunConfig) -> dict[str, Any]:
     return request
 
 
-def check_same_request(folder: RunFolder, request: dict[str, Any]) -> None:
-    """Refuse other options than those with which the run was begun."""
-    before = folder.read_request() if folder.exists() else None
-    if before is not None and before != request:
+def check_same_request(folder: RunFolder, config: RunConfig) -> None:
+    """Refuse other options than those with which the run was begun.
+
+    They are in `training/request.json`. Without it, the options given are compared with those in config.toml.
+    """
+    if not folder.exists():
+        return
+    before, now = folder.read_request(), request_of(config)
+    if before is None:
+        before, now = _compared_with_config(folder, config)
+    if before != now:
         raise ConfigError(
-            f"{folder.path} was made with other options ({_first_difference(before, request)}); rerun the command it "
+            f"{folder.path} was made with other options ({_first_difference(before, now)}); rerun the command it "
             "was made with to resume, or choose another --out"
         )
 
 
+def _compared_with_config(folder: RunFolder, config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of config.toml that are also given, and those given."""
+    saved = folder.read_config().model_dump(mode="json", exclude_none=True)
+    given = config.model_dump(mode="json", exclude_none=True, exclude_unset=True, exclude={"training": set(FREE)})
+    return _restricted(saved, given), given
+
+
+def _restricted(values: dict[str, Any], to: dict[str, Any]) -> dict[str, Any]:
+    """The values whose names are also in `to`, at every depth."""
+    shared = {name: (values[name], to[name]) for name in to if name in values}
+    return {
+        name: _restricted(value, other) if isinstance(value, dict) and isinstance(other, dict) else value
+        for name, (value, other) in shared.items()
+    }
+
+
 def check_same_data(folder: RunFolder, corpus: Corpus) -> None:
-    """Refuse another training text than that with which the run was begun."""
-    if folder.exists() and folder.read_signature()["data"] != corpus.signature["data"]:
-        raise DataError(
-            f"the training text has changed since {folder.path} was begun; restore the old text to resume, or choose "
-            "another --out"
+    """Refuse another training or validation text than that with which the run was begun."""
+    if not folder.exists():
+        return
+    before, now = folder.read_signature(), corpus.signature
+    for name, text in (("data", "training"), ("valid", "validation")):
+        if name in now and before.get(name) != now[name]:
+            raise DataError(
+                f"the {text} text has changed since {folder.path} was begun; restore the old text to resume, or choose "
+                "another --out"
+            )
+
+
+def check_resumable(folder: RunFolder, note: Callable[[str], None]) -> None:
+    """Refuse to train from the start over the weights of a run whose checkpoint is gone."""
+    if not folder.has_model() or folder.has_checkpoint():
+        return
+    if folder.read_result() or folder.read_request() is None:
+        raise RunError(
+            f"{folder.path} has weights but no checkpoint in its folder training, so its training cannot continue; "
+            f"choose another --out, and --init {folder.path} to start from these weights"
         )
+    note(f"{folder.path} was stopped before its first checkpoint: training from the start")
 
 
 def _first_difference(before: dict[str, Any], now: dict[str, Any], path: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: save and stop."""
+"""Ctrl-C, SIGTERM and SIGHUP, which a closed terminal sends: save and stop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Yield a function that is True once Ctrl-C or SIGTERM asked to stop; a second signal interrupts at once."""
+    """Yield a function that is True once a signal asked to stop; a second signal interrupts at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
@@ -21,9 +21,16 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in _stopping()}
     try:
         yield asked.is_set
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _stopping() -> list[signal.Signals]:
+    """The signals that stop a training; not those that the user chose to ignore, as `nohup` does with SIGHUP."""
+    by_name = signal.Signals.__members__  # Windows has no SIGHUP
+    known = [by_name[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in by_name]
+    return [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from chainrule.base.arrays import Array
+from chainrule.base.files import allocate, disk_errors
 
 Number = Any
 """An integer inside a compiled function: of numpy or of Python."""
@@ -30,10 +31,12 @@ class ArrayPool:
         self._mapped: list[np.memmap[Any, Any]] = []
 
     def empty(self, size: int, dtype: Any) -> Array:
-        """An uninitialised array; parts that are never written occupy no space."""
+        """An uninitialised array."""
         if self.folder is None or size == 0:
             return np.empty(size, dtype)
-        self._mapped.append(np.memmap(self.new_path(), dtype, "w+", shape=(size,)))
+        path = self.new_path()
+        allocate(path, size * np.dtype(dtype).itemsize)
+        self._mapped.append(np.memmap(path, dtype, "r+", shape=(size,)))
         return self._mapped[-1]
 
     def release(self) -> None:
@@ -55,5 +58,8 @@ def open_array_pool(memory: int | None, needed: int, scratch: Path | None) -> It
     if memory is None or needed <= memory:
         yield ArrayPool()
         return
-    with tempfile.TemporaryDirectory(dir=scratch, prefix=SCRATCH_PREFIX) as name:
+    with (
+        disk_errors(scratch or Path(tempfile.gettempdir())),
+        tempfile.TemporaryDirectory(dir=scratch, prefix=SCRATCH_PREFIX) as name,
+    ):
         yield ArrayPool(memory, Path(name))

@@ -14,7 +14,8 @@ import numpy as np
 from chainrule.base.devices import PeakMemory
 from chainrule.base.files import folder_atomically
 from chainrule.base.progress import Progress
-from chainrule.checkpoint.build import load_model
+from chainrule.base.targets import check_file
+from chainrule.checkpoint.build import load_model, save_model
 from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
 from chainrule.engines.ngram.table import NgramTable
@@ -55,6 +56,7 @@ def export_arpa(run: str | Path, path: str | Path, *, progress: Progress | None 
             f"{folder.path} is a run of the model {name}, but the ARPA format is for n-gram models; give a run of "
             "--model ngram"
         )
+    check_file(target)
     table = cast(Ngram, load_model(folder, tokenizer)).table
     pieces = [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
     write_arpa(table, pieces, target, unk=tokenizer.unk, progress=progress)
@@ -93,7 +95,7 @@ def _make_model(arpa: ArpaModel, path: str | Path) -> Ngram:
 def _write_run(folder: RunFolder, model: Ngram, arpa: ArpaModel, request: dict[str, Any]) -> None:
     tokenizer = WordTokenizer(arpa.words)
     tokenizer.save(folder.path)
-    model.save(folder.path / "model.safetensors")
+    save_model(folder, model)
     folder.write_signature({"data": request["import"], "tokenizer": f"{tokenizer.kind}#{tokenizer.fingerprint}"})
     folder.write_request(request)
     model_section = NamedSection(name="ngram", **model.config.model_dump(mode="json"))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from chainrule.base.devices import PeakMemory
 from chainrule.base.files import folder_atomically, write_atomically
 from chainrule.base.progress import Progress
+from chainrule.base.targets import check_folder
 from chainrule.checkpoint.build import COUNTS, build_model, load_model, load_weights, save_model, weights_of
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig, parse
@@ -159,8 +160,7 @@ def export_folder(run: str | Path, path: str | Path, *, progress: Progress | Non
             f"{folder.path} is a run of the model {name}, which has no counterpart in Hugging Face; give a run of "
             f"--model {', '.join(BY_MODEL)}"
         )
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target} exists already; choose another PATH, or remove it")
+    check_folder(target)
     tokenizer = folder.read_tokenizer()
     exported = BY_MODEL[name].write(load_model(folder, tokenizer), tokenizer)
     files = tokenizer_files(tokenizer, folder.read_source_tokenizer(), exported)

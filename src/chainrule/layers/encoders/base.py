@@ -42,7 +42,7 @@ class EncoderSizes:
 class BaseShape(BaseModel):
     """The shape of an encoder. Subclasses declare `kind` as a Literal of the kinds that they describe."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     if TYPE_CHECKING:  # declared here for users of any shape; subclasses define them as fields or properties
 

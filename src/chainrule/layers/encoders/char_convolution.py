@@ -25,7 +25,7 @@ SYMBOL_COUNT = 259
 class CharacterShape(BaseModel):
     """The options of the convolutions over a spelling."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     spelling: int = Field(24, ge=3, description="largest number of symbols of a spelling, its two ends included")
     byte_width: int = Field(16, ge=1, description="width of a byte's vector")

@@ -24,7 +24,7 @@ CHUNK_BYTES = 32 * 2**20
 class OutputConfig(BaseModel):
     """The options of an output layer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class OutputLayer(HasTables, nn.Module):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,13 @@ from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import FILE, VERSION, Tokenizer
 
-__all__ = ["Tokenizer", "load_tokenizer", "train_tokenizer"]
+__all__ = ["Tokenizer", "load_tokenizer", "saved_fingerprint", "train_tokenizer"]
+
+BLOB_NAME = re.compile(r"tokenizer(\.[a-z0-9_]+)+")
+"""The names of files that `tokenizer.json` may list: beside it, never elsewhere."""
+
+MAX_BYTES = 1 << 30
+"""The largest file that is read as a part of a tokeniser."""
 
 
 def train_tokenizer(
@@ -39,12 +47,53 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
         raise TokenizerError(
             f"'{path}' has version {state.get('version')}: expected {VERSION}; use the release that wrote it."
         )
+    blobs = _read_blobs(path, state)
     try:
-        blobs = {name: (path.parent / name).read_bytes() for name in state["files"]}
         tokenizer: Tokenizer = TOKENIZERS.get(state["kind"]).make.from_state(state, blobs)
-    except (ConfigError, KeyError, TypeError, FileNotFoundError) as error:
-        raise TokenizerError(f"'{path}' is damaged ({error}): expected a whole tokeniser; train it again.") from error
+    except (ConfigError, KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        raise _damaged(path, error) from error
     return tokenizer
+
+
+def saved_fingerprint(folder: str | Path) -> str | None:
+    """The fingerprint of the tokeniser in a folder, from its files as they are; None if they cannot be read."""
+    path = Path(folder) / FILE
+    try:
+        state, content = _json(path), path.read_bytes()
+        blobs = _read_blobs(path, state)
+    except TokenizerError:
+        return None  # reading the tokeniser reports it
+    digest = hashlib.blake2b(content, digest_size=16)
+    for name, data in sorted(blobs.items()):
+        digest.update(name.encode() + b"\0" + data)
+    return digest.hexdigest()
+
+
+def _read_blobs(path: Path, state: dict[str, Any]) -> dict[str, bytes]:
+    """The files that belong to a tokeniser besides its JSON."""
+    names = state.get("files")
+    if not isinstance(names, list):
+        raise _damaged(path, "no list of 'files'")
+    for name in names:
+        if not isinstance(name, str) or not BLOB_NAME.fullmatch(name) or name == FILE:
+            raise _damaged(path, f"the file name {str(name)[:80]!r}")
+    return {name: _read_part(path.parent / name) for name in names}
+
+
+def _read_part(path: Path) -> bytes:
+    """The content of a regular file of moderate size."""
+    if not path.is_file():
+        raise TokenizerError(f"there is no '{path}': expected a file of the tokeniser; restore it.")
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise TokenizerError(f"'{path}' has {size:,} bytes: expected at most {MAX_BYTES:,}; restore the file.")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TokenizerError(f"'{path}' cannot be read ({error.strerror}); restore the file.") from None
+
+
+def _damaged(path: Path, reason: object) -> TokenizerError:
+    return TokenizerError(f"'{path}' is damaged ({reason}): expected a whole tokeniser; train it again.")
 
 
 def _read(path: Path) -> Tokenizer:
@@ -70,8 +119,8 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise TokenizerError(f"there is no '{path}': expected a folder with a tokeniser; train one or check the name.")
     try:
-        state = json.loads(path.read_bytes())
-    except ValueError as error:
+        state = json.loads(_read_part(path))
+    except (ValueError, RecursionError) as error:
         raise TokenizerError(f"'{path}' is not JSON ({error}): expected a tokeniser; train it again.") from error
     if not isinstance(state, dict):
         raise TokenizerError(f"'{path}' is not a JSON object: expected a tokeniser; train it again.")

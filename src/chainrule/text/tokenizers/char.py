@@ -35,6 +35,12 @@ class CharTokenizer(VocabularyTokenizer):
         seen = Counter({chr(code): int(totals[code]) for code in np.flatnonzero(totals)})
         return cls(most_frequent(seen, vocab_size=vocab_size, min_count=min_count))
 
+    @classmethod
+    def from_state(cls, state: dict[str, Any], blobs: dict[str, bytes]) -> Self:
+        if any(len(piece) != 1 for piece in state["pieces"]):
+            raise ValueError("its pieces are not all characters")
+        return super().from_state(state, blobs)
+
     def split(self, line: str) -> list[str]:
         return list(line)
 

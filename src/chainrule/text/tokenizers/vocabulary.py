@@ -70,7 +70,10 @@ class VocabularyTokenizer(Tokenizer):
     @classmethod
     def from_state(cls, state: dict[str, Any], blobs: dict[str, bytes]) -> Self:
         options = {name: value for name, value in state.items() if name not in ("kind", "version", "files", "pieces")}
-        return cls(state["pieces"], **options)
+        pieces = state["pieces"]
+        if not isinstance(pieces, list) or set(map(type, pieces)) - {str} or "" in pieces:
+            raise ValueError("its pieces are not all words")
+        return cls(pieces, **options)
 
 
 def most_frequent(counts: Counter[str], *, vocab_size: int | None, min_count: int) -> list[str]:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from chainrule.base.files import remove_leftovers
+from chainrule.base.locks import lock
 from chainrule.base.processes import Processes
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig
@@ -52,9 +55,16 @@ class Job:
     request: dict[str, Any]  # the options as given
     listener: TrainingListener
     processes: Processes
+    held: ExitStack = field(default_factory=ExitStack)  # released when the training ends
 
     def begin(self, config: RunConfig, unused: tuple[str, ...] = ()) -> None:
-        """Write what identifies the run, before its first weights; `unused` are sections that do not apply."""
+        """Lock the folder and write what identifies the run, before its first weights.
+
+        `unused` are sections that do not apply.
+        """
+        self.held.enter_context(lock(self.folder.lock_path, self.folder.path))
+        for place in (self.folder.path, self.folder.path / "training"):
+            remove_leftovers(place)
         self.folder.remove_result()
         self.corpus.save(self.folder.path)
         self.folder.write_signature({**self.corpus.signature, "seed": str(config.seed)})
@@ -97,6 +107,14 @@ def fitting_of(model: str) -> Fitting:
 def budget_of(config: RunConfig) -> dict[str, Any]:
     """Minutes, steps and epochs."""
     return config.training.model_dump(include=set(BUDGET))
+
+
+def is_spent(result: dict[str, Any], config: RunConfig) -> bool:
+    """Whether a finished training has used up the budget asked for; without a budget, nothing more is asked for."""
+    asked = {name: value for name, value in budget_of(config).items() if value}
+    used = {"steps": result.get("steps") or 0, "minutes": (result.get("seconds") or 0) / 60}
+    before = {name: value or 0 for name, value in result["budget"].items()}
+    return not asked or any(max(before.get(name, 0), used.get(name, 0)) >= value for name, value in asked.items())
 
 
 def refuse_sections(config: RunConfig, reason: str) -> None:

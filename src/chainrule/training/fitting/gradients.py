@@ -20,7 +20,7 @@ from chainrule.training.fitting.fitting import Fitted, Fitting, Job, budget_of
 from chainrule.training.init.embedding import start_from
 from chainrule.training.init.pretrained import open_pretrained
 from chainrule.training.loop import Hooks, Trainer
-from chainrule.training.resume import FREE
+from chainrule.training.resume import FREE, check_resumable
 from chainrule.training.signals import stop_signals
 from chainrule.training.threads import ThreadChooser
 from chainrule.types import Objective, Vocabulary
@@ -33,11 +33,12 @@ class GradientSteps(Fitting):
 
     def fit(self, job: Job) -> Fitted:
         asked = budget_of(job.config)
+        check_resumable(job.folder, job.listener.note)
         config = _resolve(job.config, job)
         device = choose_device(config.training.device)
         torch.manual_seed(config.seed + job.processes.rank)
         model = _initial_model(config, job.corpus.vocabulary, job.folder)
-        if config.init_embedding and job.folder.read_checkpoint() is None:
+        if config.init_embedding and not job.folder.has_checkpoint():
             start_from(
                 model, config.init_embedding, job.corpus.tokenizer, job.corpus.source_tokenizer, job.listener.note
             )
@@ -77,7 +78,7 @@ def _initial_model(config: RunConfig, vocabulary: Vocabulary, folder: RunFolder)
     if not config.init:
         model = build_model(config, vocabulary)
         # A checkpoint has all weights; without one, a run that was stopped early begins like a new one.
-        if (name := config.model.options.get("pretrained")) and folder.read_checkpoint() is None:
+        if (name := config.model.options.get("pretrained")) and not folder.has_checkpoint():
             open_pretrained(name).fill(model.pretrained.encoder)  # type: ignore[union-attr, arg-type]
         return model
     weights = RunFolder(config.init).read_weights()

@@ -1,0 +1,120 @@
+"""Checkpoints of a training: folders `step-N`, of which the newest whole one is resumed.
+
+step-N/tensors.safetensors   all tensors by name
+step-N/values.json           plain values, and the CRC-32 of the other file
+.step-N.old/                 the previous one of the same step, for the moment in which it is replaced
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_bytes
+from safetensors.torch import save as save_bytes
+from torch import Tensor
+
+from chainrule.base.files import aside, folder_atomically, write_atomically
+from chainrule.errors import RunError
+
+CHECKSUM = "checksum"
+"""Name of the CRC-32 among the values."""
+
+
+@dataclass
+class Checkpoint:
+    """All that resuming needs: tensors by name, and plain values."""
+
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Add a checkpoint; older ones are deleted once it is safely written."""
+    older = find_checkpoints(folder)
+    place = folder / f"step-{checkpoint.values['step']:09d}"
+    content = save_bytes(contiguous(checkpoint.tensors))
+    with folder_atomically(place) as building:
+        write_atomically(building / "tensors.safetensors", content)
+        write_atomically(building / "values.json", json.dumps({**checkpoint.values, CHECKSUM: zlib.crc32(content)}))
+    for path in older:
+        if path != place:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest whole checkpoint; None: there is none."""
+    paths = find_checkpoints(folder)
+    for path in reversed(paths):
+        if (checkpoint := _read_whole(path)) is not None:
+            return checkpoint
+    if paths:
+        raise RunError(f"{paths[-1]} is damaged; restore it, or train from the start into another --out")
+    return None
+
+
+def find_checkpoints(folder: Path) -> list[Path]:
+    """All checkpoints, oldest first; one that was being replaced by another of the same step comes before that."""
+    found = [(path.name.removeprefix("step-"), 1, path) for path in folder.glob("step-*")]
+    for path in folder.glob(aside(Path("step-*")).name):
+        found.append((path.name.removeprefix(".step-").removesuffix(".old"), 0, path))
+    return [path for _, _, path in sorted(found)]
+
+
+def _read_whole(path: Path) -> Checkpoint | None:
+    """The checkpoint in a folder; None if it is damaged."""
+    values = read_json(path / "values.json")
+    if values is None or "step" not in values:
+        return None
+    checksum = values.pop(CHECKSUM, None)  # earlier releases wrote none
+    try:
+        return Checkpoint(read_tensors(path / "tensors.safetensors", RunError("damaged"), checksum), values)
+    except RunError:
+        return None
+
+
+# Files
+
+
+def contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Named tensors as a file stores them: detached, contiguous, on the CPU."""
+    return {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn a file that cannot be read into a message."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error.strerror}); restore the file") from None
+
+
+def read_tensors(path: Path, damaged: RunError, checksum: int | None = None) -> dict[str, Tensor]:
+    """The tensors of a file; `damaged` is raised if they are, or if the file has another CRC-32."""
+    with reading(path):
+        content = path.read_bytes()
+    if checksum is not None and zlib.crc32(content) != checksum:
+        raise damaged
+    try:
+        tensors: dict[str, Tensor] = load_bytes(content)
+    except (SafetensorError, ValueError):
+        raise damaged from None
+    return tensors
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None if there is no such file, or if it is damaged."""
+    try:
+        with reading(path):
+            values = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except (ValueError, RecursionError):  # not JSON, or not UTF-8
+        return None
+    return values if isinstance(values, dict) else None
