@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from chainrule.evaluation.measures import measure
     from chainrule.evaluation.text import Evaluation
     from chainrule.experiments.compare import compare
+    from chainrule.experiments.explain import explain
     from chainrule.experiments.mix import mix
     from chainrule.inference.generate import Generated
     from chainrule.inference.score import LineScore
@@ -35,6 +36,7 @@ __all__ = [
     "LineScore",
     "Run",
     "compare",
+    "explain",
     "export",
     "import_model",
     "load",
@@ -50,6 +52,7 @@ _HOMES = {
     "LineScore": "chainrule.inference.score",
     "Run": "chainrule.runs.base",
     "compare": "chainrule.experiments.compare",
+    "explain": "chainrule.experiments.explain",
     "export": "chainrule.interop.formats",
     "import_model": "chainrule.api",
     "load": "chainrule.api",

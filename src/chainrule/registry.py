@@ -101,13 +101,15 @@ class Registry:
         folders = package.__path__ if package else [str(Path(__file__).parent.joinpath(*self._package.split(".")[1:]))]
         return sorted(file for folder in folders for file in Path(folder).glob("*.py"))
 
-    def _load_module_of(self, name: str) -> None:
-        """Import the module whose source registers a name."""
+    def module_of(self, name: str) -> str:
+        """The name of the module whose source registers a name; empty: there is none in the package."""
         call = re.compile(rf"(?:{'|'.join(DECORATORS)})\(\s*\"{re.escape(name)}\"")
-        for file in self._files():
-            if call.search(file.read_text(encoding="utf-8")):
-                importlib.import_module(f"{self._package}.{file.stem}")
-                return
+        found = (file.stem for file in self._files() if call.search(file.read_text(encoding="utf-8")))
+        return next((f"{self._package}.{stem}" for stem in found), "")
+
+    def _load_module_of(self, name: str) -> None:
+        if module := self.module_of(name):
+            importlib.import_module(module)
 
     def _load(self) -> None:
         if not self._loaded:

@@ -218,6 +218,7 @@ class Model:
 
     Config: ClassVar[type[Any]]  # the record of its options
     prefers: ClassVar[Preferences] = Preferences()
+    suggestions: ClassVar[tuple[str, ...]] = ()  # what to try, for `chainrule explain`
     stores_arrays: ClassVar[bool] = False  # whether it saves and loads arrays of its own (`save`, `load`)
     has_parts: ClassVar[bool] = False  # whether it combines the models of other runs
     modes: ClassVar[tuple[str, ...]] = ("ar",)  # decoding modes

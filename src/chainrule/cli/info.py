@@ -1,8 +1,10 @@
-"""chainrule models and info"""
+"""chainrule models, explain and info"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from chainrule.cli.common import Json, RunPath, print_fields, print_json
 
@@ -29,6 +31,21 @@ def models(json: Json = False) -> None:
         return
     for one in listed:
         print(f"{one['name']:<20} {one['task']:<10} {one['family']:<16} {one['about']}")
+
+
+def explain(
+    model: Annotated[str, typer.Argument(help="Name of a model; `chainrule models` lists them.")], json: Json = False
+) -> None:
+    """Explain a model: formula, paper, options with their defaults, what to try."""
+    from dataclasses import asdict
+
+    from chainrule.experiments.explain import explain
+
+    explanation = explain(model)
+    if json:
+        print_json(asdict(explanation))
+    else:
+        print(explanation)
 
 
 def info(run: RunPath, json: Json = False) -> None:

@@ -63,6 +63,7 @@ VERBS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Inspect": {
         "models": info.models,
+        "explain": info.explain,
         "info": info.info,
         "tokenize": tokenize.tokenize,
     },

@@ -68,6 +68,12 @@ class AtConfig(LanguageModelConfig):
 class LinearTransformer(TransformerStack, FeatureLayer):
     """Linear self-attention over the whole past, in a state of constant size."""
 
+    suggestions = (
+        "model.layers=2 with --minutes 10 for long texts: every step has the same cost",
+        "--output adaptive for vocabularies above 20,000 words",
+        "chainrule compare TEXT --models at,transformer,lstm",
+    )
+
     Config = AtConfig
     prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)
 
@@ -108,6 +114,11 @@ class Seq2SeqAtConfig(Seq2SeqTransformerConfig):
 @MODELS.register("seq2seq-at", family="at", task="translation", counterpart="at")
 class Seq2SeqAt(Seq2SeqTransformer):
     """The encoder of a Transformer, and a decoder whose state has constant size."""
+
+    suggestions = (
+        "model.decoder_layers=2 for faster translation",
+        "chainrule compare SRC TGT --models seq2seq-at,seq2seq-transformer,fat",
+    )
 
     Config = Seq2SeqAtConfig
     config: Seq2SeqAtConfig

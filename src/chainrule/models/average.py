@@ -31,6 +31,11 @@ class AverageConfig(LanguageModelConfig):
 class Average(FeatureLayer):
     """A weighted average of the prefix's embeddings."""
 
+    suggestions = (
+        "model.weights=attention to learn the weights",
+        "chainrule compare TEXT --models average,feedforward,lstm to see what word order is worth",
+    )
+
     Config = AverageConfig
     anchor: Tensor
 

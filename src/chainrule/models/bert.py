@@ -95,6 +95,12 @@ class TableSoftmax(Softmax):
 class Bert(nn.Module, Model):
     """A bidirectional encoder, and a head that predicts masked words."""
 
+    suggestions = (
+        "objective.whole_word=true to mask whole words",
+        "--init RUN to continue from an imported BERT",
+        "then: chainrule train LABELS.tsv --model classifier --set model.pretrained=RUN",
+    )
+
     Config: ClassVar[type[BertConfig]] = BertConfig
     prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)
     encodes = True

@@ -166,6 +166,12 @@ class ClassifierConfig(LabelConfig):
 class Classifier(LabelModel):
     """p(label | text)."""
 
+    suggestions = (
+        "model.encoder=lstm, bert or transformer instead of a bag of words",
+        "model.pretrained=RUN|FOLDER|PACKAGE, with model.tuned=true to fine-tune it",
+        "training.select=accuracy with training.patience=3",
+    )
+
     Config = ClassifierConfig
     config: ClassifierConfig
 

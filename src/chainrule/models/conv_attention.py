@@ -62,6 +62,11 @@ class CausalConvolution(nn.Module):
 class ConvAttention(FeatureLayer):
     """Local features by convolutions, global ones by attention."""
 
+    suggestions = (
+        "model.kernel=5 for a wider local field",
+        "chainrule compare TEXT --models conv-attention,transformer",
+    )
+
     Config = ConvAttentionConfig
     prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)
 

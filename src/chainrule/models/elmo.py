@@ -68,6 +68,11 @@ class ElmoConfig(LanguageModelConfig):
 class Elmo(LanguageModel):
     """A forward language model, and a backward one that is trained with it."""
 
+    suggestions = (
+        "model.characters=true to read words by their spelling",
+        "then: chainrule train LABELS.tsv --model classifier --set model.pretrained=RUN",
+    )
+
     Config: ClassVar[type[LanguageModelConfig]] = ElmoConfig
     config: ElmoConfig
     encodes = True

@@ -176,6 +176,11 @@ class DecoderBlock(FeedforwardBlock):
 class Fat(Translator):
     """Slow attention in the encoder, linear attention and the fast softmax in the decoder."""
 
+    suggestions = (
+        "model.skip=always with model.threshold=5 to skip rare source words; also after training, with --set",
+        "model.direction=left-to-right to read the source in one direction",
+    )
+
     Config = FatConfig
     prefers = Preferences(optimizer="muon")
     config: FatConfig

@@ -33,6 +33,11 @@ class FeedforwardConfig(LanguageModelConfig):
 class Feedforward(FeatureLayer):
     """Hidden layers over the last n-1 tokens."""
 
+    suggestions = (
+        "model.order=8 for a longer context",
+        "--output nce or --output sampled for large vocabularies",
+    )
+
     Config = FeedforwardConfig
 
     def __init__(self, config: FeedforwardConfig, embedding: nn.Embedding) -> None:

@@ -59,6 +59,12 @@ class HybridConfig(HybridOptions, PretrainedConfig):
 class Hybrid(Translator):
     """An autoregressive and a parallel branch over one encoder."""
 
+    suggestions = (
+        "chainrule translate RUN --mode nar|draft for speed, after training on chainrule distill",
+        "model.nar=ctc to translate in parallel without predicting a length",
+        "chainrule tune RUN --valid SRC TGT to fit gamma",
+    )
+
     Config = HybridConfig
     config: HybridConfig
     output: MixedOutput

@@ -57,6 +57,12 @@ class BlockCore(HybridCore):
 class HybridLanguageModel(LanguageModel):
     """Blocks of text, predicted by an autoregressive and a parallel branch."""
 
+    suggestions = (
+        "chainrule generate RUN --mode draft for speed: the same text as ar",
+        "model.block=16 for longer blocks",
+        "chainrule tune RUN --valid TEXT to fit gamma",
+    )
+
     Features = BlockCore  # type: ignore[assignment]
     Config = HybridLmConfig
     prefers = Preferences(parallel=True, streams_context=True)

@@ -62,6 +62,7 @@ class FeatureLayer(nn.Module):
     width: int
     window: int | None = None
     prefers: ClassVar[Preferences] = Preferences()
+    suggestions: ClassVar[tuple[str, ...]] = ()
     encodes: ClassVar[bool] = False  # whether it can be the pretrained encoder of another model
     rewinds: ClassVar[bool] = False  # whether `rewind` is supported; only for layers with a window
 
@@ -295,6 +296,7 @@ def language_model(
             "Features": features,
             "Config": features.Config,
             "prefers": features.prefers,
+            "suggestions": features.suggestions,
             "encodes": features.encodes,
             "__doc__": features.__doc__,
         }

@@ -70,6 +70,11 @@ class _PartResult(NamedTuple):
 class Mixture(nn.Module, SteppingModel):
     """A weighted sum of models and caches."""
 
+    suggestions = (
+        "chainrule mix NGRAM NETWORK --valid TEXT --cache unigram --out RUN",
+        "--buckets for separate weights by context",
+    )
+
     Config: ClassVar[type[MixtureConfig]] = MixtureConfig
     has_parts = True
     unigram_counts: Tensor

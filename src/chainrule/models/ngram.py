@@ -93,6 +93,12 @@ class NgramConfig(BaseModel):
 class Ngram(nn.Module, SteppingModel):
     """An n-gram table as a language model."""
 
+    suggestions = (
+        "model.order=3 for small texts, 5 for large ones",
+        "model.smoothing=witten-bell for characters or small vocabularies",
+        "--memory 1G for texts larger than memory; --prune 0 0 1 for a smaller model",
+    )
+
     Config: ClassVar[type[NgramConfig]] = NgramConfig
     stores_arrays = True
     tracks = 1  # text is scored in one piece: parallel tracks would not be faster, and would cut contexts

@@ -41,6 +41,12 @@ class RnnConfig(RecurrentConfig):
 class Recurrent(FeatureLayer):
     """A stack of recurrent layers; subclasses choose the cell."""
 
+    suggestions = (
+        "model.hidden=650 with model.dropout=0.5 on a megabyte of text or more",
+        "model.variational=true and model.recurrent_dropout=0.3 against overfitting",
+        "--output adaptive for vocabularies above 20,000 words",
+    )
+
     Config: ClassVar[type[LanguageModelConfig]] = RecurrentConfig
     kind: ClassVar[str]
 

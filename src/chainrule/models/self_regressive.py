@@ -80,6 +80,11 @@ class TwoStages(FeatureLayer):
 class SelfRegressive(LanguageModel):
     """A second LSTM reads the expected embedding under the prediction of the first."""
 
+    suggestions = (
+        "model.guess_loss=0.5 to train the first guess",
+        "chainrule compare TEXT --models sr,lstm",
+    )
+
     Features = TwoStages
     Config = SelfRegressiveConfig
     config: SelfRegressiveConfig

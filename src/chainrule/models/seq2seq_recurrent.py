@@ -49,6 +49,11 @@ class Seq2SeqRnnConfig(PretrainedConfig):
 class Seq2SeqRnn(Translator):
     """The last state of the encoder is the first state of the decoder."""
 
+    suggestions = (
+        "model.cell=gru for speed",
+        "chainrule compare SRC TGT --models seq2seq-rnn,seq2seq-attention to see what attention is worth",
+    )
+
     Config = Seq2SeqRnnConfig
     config: Seq2SeqRnnConfig
     attends: ClassVar[bool] = False
@@ -95,6 +100,12 @@ class DecoderState(NamedTuple):
 @MODELS.register("seq2seq-attention", family="seq2seq", task="translation")
 class Seq2SeqAttention(Translator):
     """A bidirectional encoder, and a decoder that attends to all its states at every step."""
+
+    suggestions = (
+        "model.score=additive or general instead of dot",
+        "model.input_feeding=false for faster training",
+        "chainrule translate RUN --attention FILE to see the alignment",
+    )
 
     Config = Seq2SeqAttentionConfig
     config: Seq2SeqAttentionConfig

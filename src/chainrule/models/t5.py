@@ -95,6 +95,11 @@ class T5(EncoderDecoder):
     `sentinels` are their ids. `vocab_size` includes them, `unigram_counts` does not.
     """
 
+    suggestions = (
+        "--objective spans on plain text first, then --init RUN on pairs",
+        "chainrule fill RUN to fill gaps after pretraining",
+    )
+
     Config = T5Config
 
     def __init__(self, config: T5Config, vocabulary: Vocabulary, output: OutputChoice) -> None:

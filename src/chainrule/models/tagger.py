@@ -29,6 +29,11 @@ class TaggerConfig(LabelConfig):
 class Tagger(LabelModel):
     """p(tag of each word | sentence)."""
 
+    suggestions = (
+        "model.crf=true if tags depend on their neighbours",
+        "model.pretrained=RUN|FOLDER|PACKAGE",
+    )
+
     Config = TaggerConfig
     config: TaggerConfig
 

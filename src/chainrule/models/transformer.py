@@ -47,6 +47,12 @@ class TransformerConfig(LanguageModelConfig):
 class Transformer(TransformerStack, FeatureLayer):
     """Causal multi-head self-attention over a window: the GPT decoder."""
 
+    suggestions = (
+        "model.layers=6 with model.context=256 for more than 10 MB of text",
+        "model.positions=learned for the form of GPT-2",
+        "--draft NGRAM in chainrule generate: the same text, faster",
+    )
+
     Config = TransformerConfig
     encodes = True
     prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)

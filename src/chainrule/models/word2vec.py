@@ -89,6 +89,12 @@ class Word2Vec(nn.Module, Model):
     Training may pad the rows with zeros. They are kept and saved with the padding, so that they are never copied.
     """
 
+    suggestions = (
+        "model.sg=1 for skip-gram, better for rare words",
+        "--epochs 20 on less than 10 MB of text",
+        "model.hs=1 for the hierarchical softmax",
+    )
+
     Config: ClassVar[type[Word2VecConfig]] = Word2VecConfig
     stores_arrays = True
 
