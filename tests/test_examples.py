@@ -77,6 +77,18 @@ def test_count_and_mix(capsys: pytest.CaptureFixture[str]) -> None:
     assert numbers(r"(\d+) bytes of ARPA", out) == [Path("trigram.arpa").stat().st_size]
 
 
+def test_vanishing_gradients(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("vanishing_gradients", capsys)
+    short, long = numbers(r"([\d.e+-]+) after 7 steps", out), numbers(r"([\d.e+-]+) after 100 steps", out)
+    vanishing, exploding, closed, opened = long
+    assert vanishing < closed < 1e-6  # an untrained forget gate is half closed
+    assert exploding > 1e4
+    assert 0.1 < opened < 10
+    assert short[0] < 0.2 < short[3]
+    picture = Path("vanishing_gradients.svg").read_text(encoding="utf-8")
+    assert picture.count("<circle") == 4 * 12 + 4  # the points and the legend
+
+
 def test_translate_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     out = run("translate_numbers", capsys)
     (right,) = numbers(r"exact match (\d+)%", out)

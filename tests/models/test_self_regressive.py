@@ -94,7 +94,7 @@ def stage_gradients(model: Any, tokens_BT: Tensor, weight: float) -> list[Tensor
 
 @pytest.mark.parametrize("output", ["softmax", "hierarchical", "adaptive"])
 def test_the_gradient_of_both_stages_equals_autograd_over_the_loop(output: str) -> None:
-    model, tokens_BT = model_of(output, guess_loss=0.7).double(), some_tokens(2, 5)
+    model, tokens_BT = model_of(output, guess_loss=0.7, guess_gradient=True).double(), some_tokens(2, 5)
     expected = stage_gradients(model, tokens_BT, 0.7)
     model.requires_grad_(True)
     model.train()

@@ -42,8 +42,8 @@ Data = Annotated[
     typer.Argument(
         metavar="DATA…",
         help="Text as files, folders, - for standard input, hf:NAME/CONFIG:SPLIT or sample:english. Translators: two "
-        "files, source then target, or .tsv, .csv or .jsonl files of pairs. Classifiers: such files of labelled "
-        "texts. Taggers: files with columns of words and tags.",
+        "files, source then target, or .tsv, .csv or .jsonl files or hf:NAME/CONFIG:SPLIT of pairs. "
+        "Classifiers: such files or data sets of labelled texts. Taggers: files with columns of words and tags.",
     ),
 ]
 Valid = Annotated[

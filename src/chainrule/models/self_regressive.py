@@ -29,9 +29,9 @@ class SelfRegressiveConfig(LanguageModelConfig):
 
     hidden: int = Field(200, ge=1, description="units of each of the two LSTMs")
     recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of the recurrent weights dropped in a chunk")
-    guess_loss: float = Field(0.5, ge=0, description="weight of the loss of the first prediction; 0: it has no loss")
+    guess_loss: float = Field(0.2, ge=0, description="weight of the loss of the first prediction; 0: it has no loss")
     guess_gradient: bool = Field(
-        True, description="train the first prediction also through the expected embedding that the second LSTM reads"
+        False, description="train the first prediction also through the expected embedding that the second LSTM reads"
     )
 
 
