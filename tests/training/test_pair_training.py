@@ -288,6 +288,16 @@ def test_bleu_is_refused_without_translations(tmp_path: Path) -> None:
     assert str(error.value) == ("training.select = 'bleu', but lstm reports loss; choose one of these")
 
 
+@pytest.mark.parametrize("option", ["batch_size", "length"])
+def test_options_of_rows_are_refused_on_pairs(tmp_path: Path, option: str) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("a\tb\n" * 20)
+    with pytest.raises(ChainruleError) as error:
+        cr.train(pairs, model="seq2seq-rnn", out=tmp_path / "run", steps=1, settings={"training": {option: 2}})
+    meaning = {"batch_size": "the number of rows per batch", "length": "the tokens per row"}[option]
+    assert str(error.value) == f"training.{option} sets {meaning} and has no effect on seq2seq-rnn; leave it out"
+
+
 # Spans of plain text
 
 
