@@ -159,10 +159,13 @@ def test_train_reports_on_standard_output_alone(chainrule: Call, place: Path, tm
     arguments = ["train", place / "pairs.txt", "--model", "gru", "--tokenizer", "char", "--steps", 5, *options]
     first = chainrule(*arguments, "--out", tmp_path / "one", "--json")
     printed = first.json()
-    assert set(printed) == {"run", "steps", "seconds", "parameters", "tokens_per_second", "peak_memory", "valid"}
+    assert set(printed) == {
+        *("run", "steps", "seconds", "parameters", "tokens_per_second", "peak_memory", "valid", "stopped", "validation")
+    }
+    assert printed["stopped"] == "the budget of 5 steps is spent"
     assert set(printed["valid"]) == EVALUATION
     assert (printed["run"], printed["steps"]) == (str(tmp_path / "one"), 5)
-    assert first.err.splitlines() == ["tokeniser: char"]
+    assert [line.partition(":")[0] for line in first.err.splitlines()] == ["tokeniser", "validation"]
     again = chainrule(*arguments, "--out", tmp_path / "one")
     assert again.err.splitlines()[0] == (
         f"{tmp_path / 'one'} is already finished; choose another --out, or give a larger budget to train longer"

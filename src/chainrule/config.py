@@ -67,6 +67,11 @@ class TokenizerConfig(Section):
     split: Literal["space", "unicode"] = Field(
         "space", description="word tokeniser: split at white space, or at Unicode word boundaries"
     )
+    unk: Literal["token", "text"] | None = Field(
+        None,
+        description="word tokeniser: <unk> in the text is the unknown token, or text like any other, which needs split "
+        "= unicode (default: text with that split, unless the text is already split into words)",
+    )
     joint: bool = Field(True, description="pairs: one vocabulary for source and target; false: one for each")
     source: str | None = Field(
         None, description="pairs: tokeniser of the source, a kind or a file (default: `kind` serves both sides)"
@@ -161,6 +166,10 @@ class TrainingConfig(Section):
         "auto", description="auto: bfloat16 autocast on CUDA devices that support it, else float32"
     )
     threads: int = Field(0, ge=0, le=1 << 12, description="number of CPU threads; 0: chosen by measuring")
+    count_all: bool = Field(
+        True,
+        description="ngram: count the held-out text too, once it has been measured; a given `valid` is not",
+    )
     memory: str | None = Field(
         None, description="ngram: maximum memory for counting, for example 1G or 500M; the rest goes to disk"
     )

@@ -79,10 +79,15 @@ def test_train_uses_the_options_and_prints_the_result(run: cr.Run, place: Path) 
         "tokens_per_second",
         "peak_memory",
         "valid",
+        "stopped",
+        "validation",
     }
     assert (result["run"], result["steps"]) == (str(place / "run"), 0)
     assert result["valid"] == run.evaluate_held_out().to_dict()
-    assert (place / "train.err").read_text() == "tokeniser: word\n"
+    notes = (place / "train.err").read_text().splitlines()
+    assert notes[0] == "tokeniser: word, split at white space"
+    assert notes[1].startswith("validation: ")
+    assert notes[2].endswith(" are measured with the counts of the rest, then all of the text is counted")
     same = cr.train(
         place / "text.txt",
         model="ngram",

@@ -275,11 +275,11 @@ def message_of(*runs: Path, valid: Path, out: Path, kind: type[ChainruleError] =
 def test_mistakes_have_their_sentences(place: Path, lstm: Path, tmp_path: Path) -> None:
     common = {"valid": place / "valid.txt", "out": tmp_path / "out"}
     alone = (
-        "mixing needs two runs, or one run and a cache, but got {} run(s) and no cache; name another run, or add "
+        "mixing needs two runs, or one run and a cache, but got {} and no cache; name another run, or add "
         "--cache unigram"
     )
-    assert message_of(lstm, **common) == alone.format(1)
-    assert message_of(**common) == alone.format(0)
+    assert message_of(lstm, **common) == alone.format("1 run")
+    assert message_of(**common) == alone.format("0 runs")
     assert message_of(lstm, **common, caches=["unigrm"]) == (
         "unknown cache 'unigrm': did you mean 'unigram'? Known: continuous, unigram"
     )

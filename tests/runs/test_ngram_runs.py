@@ -96,6 +96,8 @@ def test_the_result_reports_the_counts(words: cr.Run, place: Path) -> None:
         "ngrams",
         "budget",
         "peak_memory",
+        "stopped",
+        "validation",
     }
     tokens = words.open(place / "text.txt").tokens.tolist()
     eos, vocab_size = words.tokenizer.eos, words.tokenizer.vocab_size
@@ -139,6 +141,34 @@ def test_an_interrupted_run_is_finished_by_the_same_command(place: Path, tmp_pat
     assert message_of(lambda: run.model, RunError) == message
     assert again().result["ngrams"][0] == 12
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == whole
+
+
+def test_without_valid_all_of_the_text_is_counted_and_the_figures_are_of_held_out_text(tmp_path: Path) -> None:
+    text, options = tmp_path / "text.txt", {"model": "ngram", "tokenizer": "char", "order": 3}
+    text.write_text(pairs_text(200) + "§ zz\n" * 4)
+    notes: list[str] = []
+    run = cr.train(text, **options, out=tmp_path / "run", listener=note(notes))
+    rest = cr.train(text, **options, out=tmp_path / "rest", settings={"training": {"count_all": False}})
+    whole = cr.train(text, **options, valid=text, out=tmp_path / "whole")
+    assert run.evaluate(text).perplexity == whole.evaluate(text).perplexity != rest.evaluate(text).perplexity
+    assert "§" in run.tokenizer.parts
+    assert "§" not in rest.tokenizer.parts
+    for one in (run, cr.load(tmp_path / "run")):
+        assert one.evaluate_held_out() == one.validation() == rest.evaluate_held_out()
+    assert any(
+        line.endswith("are measured with the counts of the rest, then all of the text is counted") for line in notes
+    )
+    with pytest.raises(ConfigError, match="counts all of its text, so none of it is held out"):
+        run.open_held_out()
+
+
+def test_a_smoothing_that_is_fitted_on_held_out_text_does_not_count_it(tmp_path: Path) -> None:
+    text, notes = tmp_path / "text.txt", list[str]()
+    text.write_text(pairs_text(200))
+    options: dict[str, Any] = {"model": "ngram", "tokenizer": "char", "smoothing": "jelinek-mercer"}
+    run = cr.train(text, **options, out=tmp_path / "run", listener=note(notes))
+    assert run.result["tokens"] == len(open_store(training_texts(run.config.data)[0], run.tokenizer))
+    assert any("are not counted: the weights of the smoothing are fitted on them" in line for line in notes)
 
 
 def test_an_interrupted_run_needs_the_same_text(tmp_path: Path) -> None:
@@ -255,7 +285,7 @@ def test_discounts_that_cannot_be_estimated_are_noted(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     assert notes == [
         f"{text} is a single line and cannot be split: validating on the training text itself",
-        "tokeniser: word",
+        "tokeniser: word, split at white space",
         "order 1: the counts (4 of 1, 0 of 2, 0 of 3, 0 of 4) do not allow an estimate of the discounts; using 0.5, 1 "
         "and 1.5",
         "order 2: the counts (4 of 1, 0 of 2, 0 of 3, 0 of 4) do not allow an estimate of the discounts; using 0.5, 1 "
@@ -275,7 +305,7 @@ def test_the_smallest_texts_are_counted(tmp_path: Path, text: str, smoothing: st
     (tmp_path / "text.txt").write_text(text)
     options: dict[str, Any] = {"smoothing": smoothing, "order": 8, "settings": EVERY_WORD}
     run = cr.train(tmp_path / "text.txt", model="ngram", tokenizer="word", out=tmp_path / "run", **options)
-    counted = open_store(training_texts(run.config.data)[0], run.tokenizer).tokens.tolist()
+    counted = run.open(tmp_path / "text.txt").tokens.tolist()
     formula = reference(smoothing, Stream(counted, run.tokenizer.vocab_size, run.tokenizer.eos, False), 8)
     tokens = run.open(tmp_path / "text.txt").tokens.tolist()[:20]
     found_T = run.model.log_probs(torch.tensor([tokens]))[0].exp().tolist()
@@ -296,7 +326,9 @@ def test_a_single_token_is_too_little(tmp_path: Path) -> None:
     message = message_of(
         lambda: cr.train(tmp_path / "text.txt", model="ngram", tokenizer="word", out=tmp_path / "run"), DataError
     )
-    assert message == f"{tmp_path / 'text.txt'} has 1 token(s); training needs at least 2, give more text."
+    assert (
+        message == f"{tmp_path / 'text.txt'} has blank lines only: expected text; give a file with at least one word."
+    )
     assert not (tmp_path / "run").exists()
 
 

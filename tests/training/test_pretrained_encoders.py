@@ -187,7 +187,10 @@ def test_a_hybrid_reads_with_a_run(name: str, desk: Path, runs: Callable[[str], 
     place = runs(name)
     notes: list[str] = []
     run = train(desk, tmp_path / "run", place, listener=TrainingListener(note=notes.append))
-    assert notes[:2] == [f"tokeniser of the source: {place / 'tokenizer.json'}", "tokeniser of the target: char"]
+    assert notes[:2] == [
+        f"tokeniser of the source: {place / 'tokenizer.json'}",
+        "tokeniser of the target: char",
+    ]
     assert run.source_tokenizer.fingerprint == load_tokenizer(place).fingerprint
     own, theirs = run.model.pretrained.encoder.state_dict(), filled(place).state_dict()
     assert own.keys() == theirs.keys()

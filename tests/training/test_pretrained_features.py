@@ -285,7 +285,10 @@ def test_the_source_is_read_by_the_tokeniser_of_the_encoder(
         *paths, out=tmp_path / "run", options={"pretrained": str(folder)}, listener=TrainingListener(note=notes.append)
     )
     file = folder / "tokenizer.json"
-    assert notes[:2] == [f"tokeniser of the source: {file}", "tokeniser of the target: char"]
+    assert notes[:2] == [
+        f"tokeniser of the source: {file}",
+        "tokeniser of the target: char",
+    ]
     assert run.source_tokenizer.fingerprint == HuggingFaceTokenizer.from_file(file).fingerprint
     assert run.tokenizer.kind == "char"
     assert (run.config.tokenizer.source, run.config.tokenizer.joint) == (str(file), False)

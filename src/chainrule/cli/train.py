@@ -81,7 +81,8 @@ MaxTokens = Annotated[
     int | None, typer.Option(help="Translators: maximum batch size, rows times the length of the longest.")
 ]
 Minutes = Annotated[
-    float | None, typer.Option(help="Budget in minutes of training (default: 5 if no budget is given).")
+    float | None,
+    typer.Option(help="Budget in minutes, validations included (default: 5 if no budget is given; n-grams: none)."),
 ]
 
 
@@ -159,13 +160,18 @@ def _report(run: Run, verbose: bool, json: bool) -> None:
     measured = run.validation()
     result = {key: run.result[key] for key in ("steps", "seconds", "parameters", "tokens_per_second", "peak_memory")}
     if json:
-        print_json({"run": str(run.folder.path), **result, "valid": measured.to_dict()})
+        further: dict[str, Any] = {key: run.result[key] for key in ("stopped", "validation") if key in run.result}
+        further |= {"scored": run.validation_note} if run.validation_note else {}
+        print_json({"run": str(run.folder.path), **result, **further, "valid": measured.to_dict()})
         return
     figures = measured.figures()
     shown = {f"valid {name}": figures[name] for name in SHOWN if name in figures}
     if not result["steps"]:
         del result["steps"]  # it was not trained by gradient steps
-    print_fields({"run": str(run.folder.path), **result, **shown})
+    stopped = {"stopped": run.result["stopped"]} if "stopped" in run.result else {}
+    print_fields({"run": str(run.folder.path), **result, **stopped, **shown})
+    if run.validation_note:
+        print_note(run.validation_note)
     if verbose:
         print_note(measured.to_dict()["protocol"])
     if run.config.recipe:

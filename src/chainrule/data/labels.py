@@ -22,6 +22,7 @@ from chainrule.data.grouping import by_length
 from chainrule.data.rows import Indices, Rows
 from chainrule.errors import DataError
 from chainrule.text.formats.labels import Labels
+from chainrule.text.tokenizers.base import Ids
 from chainrule.types import Batch, Source
 
 POOL = 64
@@ -41,6 +42,14 @@ class Examples(Protocol):
         ...
 
     def batch(self, indices_B: Indices) -> Batch: ...
+
+    def texts(self) -> Indices:
+        """The number of the text or sentence that each example is, or is a part of, P."""
+        ...
+
+    def tokens_of(self, indices_P: Indices) -> Ids:
+        """The tokens of some examples one after another, without `eos`."""
+        ...
 
     def targets(self) -> NDArray[np.int64]:
         """To be predicted: the label of each text, P, or 0 and 1 for each label, PC, or the tag of each word, N."""
@@ -77,6 +86,13 @@ class LabelledTexts:
 
     def lengths(self) -> Indices:
         return self._read[0] + self._read[1]
+
+    def texts(self) -> Indices:
+        return np.arange(len(self))
+
+    def tokens_of(self, indices_P: Indices) -> Ids:
+        rows = [self.rows] if self.second is None else [self.rows, self.second]
+        return np.concatenate([side.tokens_of(indices_P) for side in rows])
 
     @property
     def cut(self) -> int:

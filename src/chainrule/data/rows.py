@@ -35,6 +35,13 @@ class Rows:
         row: Ids = self.tokens[begin : begin + self.lengths_P[index]]
         return row
 
+    def tokens_of(self, indices_P: Indices) -> Ids:
+        """The tokens of some lines one after another, without their `eos`."""
+        lengths_P = self.lengths_P[indices_P]
+        inside_N = np.arange(lengths_P.sum()) - np.repeat(np.cumsum(lengths_P) - lengths_P, lengths_P)
+        tokens_N: Ids = self.tokens[np.repeat(self.begins_P[indices_P], lengths_P) + inside_N]
+        return tokens_N
+
     def padded(self, indices_B: Indices, max_tokens: int | None = None) -> tuple[Tensor, Tensor]:
         """Rows with `eos` at the end, padded with `eos` -> (tokens, mask of those that are not padding), BT each.
 

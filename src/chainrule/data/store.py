@@ -33,6 +33,7 @@ from chainrule.base.progress import Progress
 from chainrule.errors import DataError
 from chainrule.text.coding.residue import ResidueMeter
 from chainrule.text.readers import Texts
+from chainrule.text.splitting import cut_text
 from chainrule.text.tokenizers.base import Ids, Tokenizer
 
 VERSION = 2  # of the file formats
@@ -77,6 +78,17 @@ class TokenStore:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def first(self, tokens: int) -> TokenStore:
+        """The lines at the beginning that have about `tokens` tokens; all, if there are no more or it is one line."""
+        if tokens >= len(self):
+            return self
+        cut = cut_text(self._texts, self.bytes * tokens // len(self))
+        return self if cut is None else open_store(cut[0], self._tokenizer)
+
+    def fingerprint_with(self, tokenizer: Tokenizer) -> str:
+        """The fingerprint of the same text as tokens of another tokeniser."""
+        return _key(FINGERPRINT, self._texts.fingerprint(), tokenizer.fingerprint)
 
     @property
     def oov(self) -> int:

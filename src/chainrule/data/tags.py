@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from chainrule.data.rows import Indices, Rows
 from chainrule.text.formats.labels import Labels
+from chainrule.text.tokenizers.base import Ids
 from chainrule.types import Batch, Source
 
 
@@ -51,11 +52,19 @@ class TaggedWords:
         lengths_P: Indices = sums[ends_P] - sums[begins_P] + 1
         return lengths_P
 
+    def texts(self) -> Indices:
+        """The sentence of each piece, P."""
+        return np.searchsorted(self.labels.ends_P, self._pieces[0], "right")
+
+    def tokens_of(self, indices_P: Indices) -> Ids:
+        begins_P, ends_P = (side_P[indices_P] for side_P in self._pieces)
+        piece_M, place_M = _enumerate(ends_P - begins_P)
+        return self.words.tokens_of(begins_P[piece_M] + place_M)
+
     @property
     def cut(self) -> int:
         """The number of sentences that are read in several pieces."""
-        sentence_P = np.searchsorted(self.labels.ends_P, self._pieces[0], "right")
-        return int((np.bincount(sentence_P) > 1).sum())
+        return int((np.bincount(self.texts()) > 1).sum())
 
     def batch(self, indices_B: Indices) -> Batch:
         """Pieces as one batch; its targets are the ids of the tags, BT, with weight 0 where a row has no word."""

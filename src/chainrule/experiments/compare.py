@@ -21,7 +21,7 @@ from chainrule.data.in_memory import Data, corpus_paths, joined_paths
 from chainrule.errors import ConfigError, RunError
 from chainrule.evaluation.measurement import Measurement
 from chainrule.experiments.mix import mix as mix_runs
-from chainrule.experiments.shared_options import options_for
+from chainrule.experiments.shared_options import held_out_options, options_for
 from chainrule.experiments.train import train
 from chainrule.registry import MODELS
 from chainrule.runs.base import Run
@@ -133,7 +133,10 @@ def compare(
             output=contender.output,
             config=options_for(contender.model, file),
             out=folder / contender.folder,
-            settings=merge(shared, {"model": contender.options, "training": contender.training}),
+            settings=merge(
+                merge(held_out_options(contender.model), shared),
+                {"model": contender.options, "training": contender.training},
+            ),
             listener=listener,
             **{name: value for name, value in options.items() if name not in BUDGET},
             **budget,

@@ -24,16 +24,17 @@ from safetensors.torch import save as save_bytes
 
 from chainrule.base.devices import PeakMemory
 from chainrule.base.files import folder_atomically, write_atomically
+from chainrule.base.grammar import plural
 from chainrule.base.progress import Progress
 from chainrule.base.targets import check_folder
 from chainrule.checkpoint.build import COUNTS
 from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
-from chainrule.config import DataConfig, NamedSection, RunConfig, Section, parse
+from chainrule.config import DataConfig, NamedSection, RunConfig, Section, merge, parse
 from chainrule.data.in_memory import Data
 from chainrule.data.store import TokenStore
 from chainrule.errors import ConfigError, DataError, RunError, unknown_name
 from chainrule.experiments.mix_weights import CACHES, CacheSettings, FittedMixture, cache_candidates, fit_mixture
-from chainrule.experiments.shared_options import options_for
+from chainrule.experiments.shared_options import held_out_options, options_for
 from chainrule.models.mixture import Mixture
 from chainrule.runs.language_model import LanguageModelRun
 from chainrule.runs.load import load_for
@@ -73,7 +74,7 @@ def mix(
     options = parse(MixSettings, settings or {})
     _check(opened, caches, options.cache)
     files = None if valid is None else opened[0].files(valid, field)
-    store = opened[0].open(files, field=field) if files else opened[0].open_held_out()
+    store = opened[0].open(files, field=field) if files else _held_out(opened)
     request = _request(opened, caches, buckets, options, store)
     check_folder(out, lambda: RunFolder(out).is_finished(request))
     if RunFolder(out).exists():
@@ -93,6 +94,14 @@ def mix(
 
 def _load(path: str | Path, device: str = "auto") -> LanguageModelRun:
     return load_for("mix", LanguageModelRun, path, device=device)
+
+
+def _held_out(runs: Sequence[LanguageModelRun]) -> TokenStore:
+    """The validation text of the first run; no run may have counted it."""
+    for run in runs[1:]:
+        if run.counted_all:
+            run.open_held_out()  # raises the error that explains what to do
+    return runs[0].open_held_out()
 
 
 def _vocabulary(run: LanguageModelRun) -> Vocabulary:
@@ -124,7 +133,7 @@ def train_mixture(config: RunConfig, out: str | Path, listener: TrainingListener
     runs = []
     for number, part in enumerate(recipe.parts):
         name = part.get("model", {}).get("name", "lstm")
-        whole = make_config(None, options_for(name, shared), part)
+        whole = make_config(None, options_for(name, shared), merge(held_out_options(name), part))
         listener.note(f"part {number}: {whole.model.name}")
         folder = Path(f"{out}-parts") / f"{number}-{whole.model.name}"
         if not fit(whole, folder, listener).finished:
@@ -142,8 +151,8 @@ def train_mixture(config: RunConfig, out: str | Path, listener: TrainingListener
 def _check(runs: Sequence[LanguageModelRun], caches: Sequence[str], settings: CacheSettings) -> None:
     if not runs or len(runs) + len(caches) < 2:
         raise ConfigError(
-            f"mixing needs two runs, or one run and a cache, but got {len(runs)} run(s) and no cache; name another "
-            "run, or add --cache unigram"
+            f"mixing needs two runs, or one run and a cache, but got {plural(len(runs), 'run')} and no cache; name "
+            "another run, or add --cache unigram"
         )
     for kind in caches:
         if kind not in CACHES:

@@ -9,6 +9,11 @@ from chainrule.config import TrainingConfig
 from chainrule.training.fitting.fitting import BUDGET, fitting_of
 
 
+def held_out_options(model: str) -> dict[str, Any]:
+    """The options with which a model learns nothing from the text that others are validated with."""
+    return {"training": {"count_all": False}} if fitting_of(model).name == "counting" else {}
+
+
 def options_for(model: str, shared: Mapping[str, Any]) -> dict[str, Any]:
     """The shared options without those of the section `training` that have no effect on a model.
 

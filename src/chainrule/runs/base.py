@@ -53,6 +53,7 @@ class Run:
         self.config: RunConfig = self.folder.read_config()
         self.device = choose_device(device)
         self.corpus: Corpus | None = None  # what it was trained on, if that was in this process
+        self.validation_note = ""  # which part of the held-out data `validation` scored; empty: all
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder.path)!r}, model={self.config.model.name!r})"
@@ -140,7 +141,7 @@ class Run:
             "tokenizer": self.tokenizer.kind,
             "vocab_size": self.tokenizer.vocab_size,
             "parameters": self.parameters,
-            **{key: value for key, value in self.result.items() if key not in ("parameters", "budget")},
+            **{key: value for key, value in self.result.items() if key not in ("parameters", "budget", "validation")},
             "signature": self.folder.read_signature(),
         }
 

@@ -26,7 +26,6 @@ from chainrule.checkpoint.build import model_options
 from chainrule.config import RunConfig
 from chainrule.data.batches import to_device
 from chainrule.data.grouping import in_windows
-from chainrule.data.held_out import hold_out_examples
 from chainrule.data.in_memory import Data, Texts, answer, labelled_in, sentences_in
 from chainrule.data.labels import LabelBatches, LabelledTexts, unlabelled
 from chainrule.data.rows import Indices, Rows
@@ -34,9 +33,10 @@ from chainrule.data.tags import TaggedWords
 from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.labels import ROWS, ClassEvaluation, evaluate_labels, predict
 from chainrule.evaluation.tags import TagEvaluation, evaluate_tags
+from chainrule.evaluation.validation_budget import final_tokens, scored_part
 from chainrule.registry import RUNS
 from chainrule.runs.base import EvaluatedRun
-from chainrule.tasks.labels import LabelCorpus, LabelledData, LabelTask, tagged_words
+from chainrule.tasks.labels import LabelCorpus, LabelledData, LabelTask, spread_tokens, tagged_words, trained_on
 from chainrule.text.formats.labels import Labels
 from chainrule.text.formats.tags import word_line
 from chainrule.text.readers import text_of
@@ -90,7 +90,12 @@ class LabelRun(EvaluatedRun):
         return self._measure(*self._held_out(), None)
 
     def validation(self) -> Any:
-        return self.evaluate_held_out()
+        data, indices_P = self._held_out()
+        if not self.config.data.valid:
+            held_out = len(indices_P)
+            indices_P = spread_tokens(data.examples, indices_P, final_tokens(self.result["tokens"]))
+            self.validation_note = scored_part(len(indices_P), held_out, self.unit)
+        return self._measure(data, indices_P, None)
 
     def info(self) -> dict[str, Any]:
         return {**super().info(), "labels": list(self.labels)}
@@ -115,7 +120,8 @@ class LabelRun(EvaluatedRun):
             opened = self._read(data.valid, None, data.valid_lines)
             return opened, np.arange(len(opened.examples))
         opened = self._read(data.train, None, data.lines)
-        return opened, hold_out_examples(len(opened.examples), data.held_out, data.train[0])[1]
+        kept_P = trained_on(len(opened.examples.labels), data.held_out, data.train[0])
+        return opened, np.flatnonzero(~kept_P[opened.examples.texts()])
 
     def _warn_cut(self, examples: Any) -> None:
         self.label_task.note_cut(examples, self.max_tokens, lambda text: warnings.warn(text, stacklevel=5))

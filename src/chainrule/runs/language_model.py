@@ -16,9 +16,10 @@ from chainrule.data.store import TokenStore, open_store
 from chainrule.decoding import DraftStatistics
 from chainrule.decoding.beam import LENGTH_PENALTY
 from chainrule.decoding.speculative import DRAFT_TOKENS
-from chainrule.errors import DataError
+from chainrule.errors import ConfigError, DataError
 from chainrule.evaluation.speed import generation_speed
 from chainrule.evaluation.text import Evaluation, evaluate
+from chainrule.evaluation.validation_budget import final_tokens, scored_part
 from chainrule.inference.compress import CompressionResult, compress, decompress
 from chainrule.inference.drafts import LOOKUP
 from chainrule.inference.few_shot import Choice, Question, choose
@@ -67,13 +68,30 @@ class LanguageModelRun(EvaluatedRun):
 
     def evaluate_held_out(self) -> Evaluation:
         """The same on the validation text of the training: the given one, or the one that was held out."""
+        if self.counted_all:  # measured before it was counted
+            return Evaluation(**self.result["valid"])
         return evaluate(self.model, self.open_held_out(), self.tokenizer)
 
     def validation(self) -> Evaluation:
-        return self.evaluate_held_out()
+        if self.counted_all or self.config.data.valid or "tokens" not in self.result:
+            return self.evaluate_held_out()
+        store = self.open_held_out()
+        part = store.first(final_tokens(self.result["tokens"]))
+        self.validation_note = scored_part(part.bytes, store.bytes, "bytes")
+        return evaluate(self.model, part, self.tokenizer)
+
+    @property
+    def counted_all(self) -> bool:
+        """Whether the text that was held out for validation has been counted since."""
+        return "valid" in self.result
 
     def open_held_out(self) -> TokenStore:
         """The validation text as this run's tokens."""
+        if self.counted_all:
+            raise ConfigError(
+                f"{self.name} counts all of its text, so none of it is held out; give a validation text, or train it "
+                "with --set training.count_all=false"
+            )
         if isinstance(self.corpus, TextCorpus):
             return self.corpus.valid
         return open_store(validation_text(self.config.data), self.tokenizer)

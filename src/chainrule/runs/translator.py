@@ -28,6 +28,7 @@ from chainrule.evaluation.pairs import PairEvaluation, evaluate_pairs, score_row
 from chainrule.evaluation.perplexity import perplexity
 from chainrule.evaluation.significance import PairedResult, paired_test
 from chainrule.evaluation.speed import generation_speed
+from chainrule.evaluation.validation_budget import final_tokens, scored_part
 from chainrule.inference.score import LineScore
 from chainrule.inference.search import Search
 from chainrule.inference.subject import TranslationModel, warn_cut
@@ -37,7 +38,7 @@ from chainrule.registry import RUNS
 from chainrule.runs.base import EvaluatedRun, Run
 from chainrule.tasks.spans import SpanCorpus, SpanCorruption
 from chainrule.tasks.task import Corpus, Listener, task_of
-from chainrule.tasks.translation import PairCorpus, open_pair_store, read_pairs
+from chainrule.tasks.translation import LEAST_PAIRS, PairCorpus, open_pair_store, read_pairs
 from chainrule.text.formats.pairs import Pairs, part_of
 from chainrule.text.readers import lines_in, open_texts
 from chainrule.text.tokenizers import Tokenizer
@@ -177,12 +178,23 @@ class TranslatorRun(EvaluatedRun):
         """Greedy search on the first validation pairs, so that it does not take long."""
         task = task_of(self.config)
         if not isinstance(task, SpanCorruption):
-            return self.evaluate_held_out(self.config.training.valid_pairs, num_beams=1)
+            return self.evaluate_held_out(self._validation_pairs(), num_beams=1)
         corpus = self.corpus
         if not isinstance(corpus, SpanCorpus):
             corpus = task.open(self.config, self.folder, Listener())
         loss = corpus.validator(self.config)(self.model)["loss"]
         return SpanEvaluation(loss, perplexity(loss))
+
+    def _validation_pairs(self) -> int:
+        """The number of pairs that are translated after a training."""
+        most, data = self.config.training.valid_pairs, self.result.get("validation")
+        if data is None or not data["held_out"]:
+            return most
+        length = max(1, data["tokens"] // (2 * data["items"]))  # of a target
+        count: int = min(most, max(LEAST_PAIRS, final_tokens(self.result["tokens"]) // length))
+        limit = f"at most training.valid_pairs = {most}, and "
+        self.validation_note = scored_part(min(count, data["items"]), data["items"], "pairs", limit)
+        return count
 
     def _evaluate(
         self,

@@ -6,7 +6,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,15 @@ from chainrule.errors import DataError
 from chainrule.evaluation.labels import predict, score_labels
 from chainrule.evaluation.measurement import format_signature
 from chainrule.evaluation.tags import score_tags
+from chainrule.evaluation.validation_budget import tokens_per_validation
 from chainrule.registry import TASKS
 from chainrule.tasks.presets import RATES
-from chainrule.tasks.task import Corpus, CorpusSize, Listener, Task, Validator, saved_tokenizers
+from chainrule.tasks.task import Corpus, CorpusSize, Listener, Task, ValidationData, Validator, saved_tokenizers
 from chainrule.text.formats.labels import Fields, LabelledFiles, Labels
 from chainrule.text.formats.tags import TaggedFiles
 from chainrule.text.readers import Texts, join_texts
 from chainrule.text.tokenizers import Tokenizer
-from chainrule.text.tokenizers.fit import choose_tokenizer, fit_tokenizer, sample_of
+from chainrule.text.tokenizers.fit import PREPARED, choose_tokenizer, fit_tokenizer, is_prepared, sample_of
 from chainrule.types import Vocabulary
 
 
@@ -64,7 +65,18 @@ class LabelCorpus(Corpus):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.tokenizer.vocab_size, self.tokenizer.eos, self.train.counts_V)
+        counts_V = self.train.counts_V
+        if self.valid is self.train:  # of the tokens that are trained on
+            held_out_V = np.bincount(self.valid.examples.tokens_of(self.valid_P), minlength=len(counts_V))
+            counts_V = counts_V - held_out_V
+        return Vocabulary(self.tokenizer.vocab_size, self.tokenizer.eos, counts_V)
+
+    @property
+    def validation_data(self) -> ValidationData:
+        examples, unk = self.valid.examples, self.tokenizer.unk
+        tokens_N = examples.tokens_of(self.valid_P)
+        oov = None if unk is None else int(np.count_nonzero(tokens_N == unk))
+        return ValidationData(self.valid is self.train, len(self.valid_P), self.task.unit, len(tokens_N), oov)
 
     @property
     def tokens(self) -> int:
@@ -87,13 +99,18 @@ class LabelCorpus(Corpus):
         )
 
     def validator(self, config: RunConfig) -> Validator:
-        indices_P = _first_tokens(self.valid.examples, self.valid_P, config.training.valid_tokens)
+        t = config.training
+        assert t.batch_size is not None
+        steps = len(self.train_P) / (t.batch_size * t.accumulate)
+        most = tokens_per_validation(t, epoch_tokens=self.tokens, steps_per_epoch=steps)
+        indices_P = spread_tokens(self.valid.examples, self.valid_P, most)
         return lambda model: self.task.figures(model, self.valid.examples, indices_P)
 
 
 class LabelTask(Task):
     """Shared by labels and tags: labelled files, and labels that only the data determine."""
 
+    unit: ClassVar[str]  # what has labels
     metrics = ("loss", "accuracy", "f1")
     options = frozenset({"training.batch_size"})
     max_epochs = 20.0
@@ -143,12 +160,11 @@ class LabelTask(Task):
     def open(self, config: RunConfig, folder: RunFolder, listener: Listener) -> LabelCorpus:
         files = self.files(config, config.data.train, config.data.lines)
         labels = _training_labels(files, config.model.options.get("labels"))
+        kept_P = None if config.data.valid else trained_on(len(labels), config.data.held_out, files.name)
         if (saved := saved_tokenizers(config, folder)) is not None:
             tokenizer, options = saved.tokenizer, saved.config
         else:
-            texts, options = self.texts_of(files), config.tokenizer
-            options = self.choose_tokenizer(options, texts) if options.kind is None else options
-            tokenizer, options = fit_tokenizer(options, texts, listener.note)
+            tokenizer, options = self._fit_tokenizer(config, files if kept_P is None else files.part(kept_P), listener)
         max_tokens = model_options(config).context
         train = self.tokenize(files, labels, tokenizer, max_tokens, listener.tokenized)
         train_P: Indices = np.arange(len(train.examples))
@@ -156,10 +172,20 @@ class LabelTask(Task):
             valid = self.open_known(config, config.data.valid, config.data.valid_lines, labels, tokenizer)
             valid_P: Indices = np.arange(len(valid.examples))
         else:
-            valid, (train_P, valid_P) = train, hold_out_examples(len(train_P), config.data.held_out, files.name)
+            assert kept_P is not None
+            kept_P = kept_P[train.examples.texts()]
+            valid, train_P, valid_P = train, np.flatnonzero(kept_P), np.flatnonzero(~kept_P)
         self.note_cut(train.examples, max_tokens, listener.note)
         data_options = {"labels": list(labels.names), **self.data_options(files, labels)}
         return LabelCorpus(tokenizer, options, self, train, train_P, valid, valid_P, model_options=data_options)
+
+    def _fit_tokenizer(self, config: RunConfig, files: Any, listener: Listener) -> tuple[Tokenizer, TokenizerConfig]:
+        """A tokeniser fitted to the texts of some files."""
+        texts, options, reason = self.texts_of(files), config.tokenizer, ""
+        if options.kind is None:
+            options = self.choose_tokenizer(options, texts)
+            reason = PREPARED if is_prepared(sample_of(texts)) else "the default for labelled text"
+        return fit_tokenizer(options, texts, listener.note, reason=reason)
 
     def open_known(
         self, config: RunConfig, paths: Sequence[str], max_examples: int | None, known: Labels, tokenizer: Tokenizer
@@ -183,6 +209,8 @@ class LabelTask(Task):
 @TASKS.register("labels", kind="classifier")
 class TextLabels(LabelTask):
     """Texts, or pairs of texts, with one label or several."""
+
+    unit = "text"
 
     def files(self, config: RunConfig, paths: Sequence[str], max_examples: int | None = None) -> LabelledFiles:
         multi_label = bool(config.model.options.get("multi_label"))
@@ -236,6 +264,8 @@ class TextLabels(LabelTask):
 class WordTags(LabelTask):
     """Sentences with one tag per word."""
 
+    unit = "sentence"
+
     def files(self, config: RunConfig, paths: Sequence[str], max_examples: int | None = None) -> TaggedFiles:
         return TaggedFiles(paths, fields=_fields(config), max_examples=max_examples)
 
@@ -277,6 +307,13 @@ def tagged_words(rows: Rows, labels: Labels, tokenizer: Tokenizer, max_tokens: i
     return TaggedWords(rows, labels, filler, max_tokens)
 
 
+def trained_on(count: int, share: float, name: str) -> NDArray[np.bool_]:
+    """Which of `count` texts or sentences are trained on, the others being held out."""
+    kept_P = np.ones(count, bool)
+    kept_P[hold_out_examples(count, share, name)[1]] = False
+    return kept_P
+
+
 def _fields(config: RunConfig) -> Fields:
     return Fields(config.data.field, config.data.label_field, config.data.pair_field)
 
@@ -299,7 +336,10 @@ def _fingerprint(stores: Sequence[TokenStore], labels: Labels) -> str:
     return digest.hexdigest()
 
 
-def _first_tokens(examples: Examples, indices_P: Indices, max_tokens: int) -> Indices:
-    """The first examples that have at most `max_tokens` tokens in total, at least one example."""
-    sums_P = np.cumsum(examples.lengths()[indices_P])
-    return indices_P[: max(1, int(np.searchsorted(sums_P, max_tokens, "right")))]
+def spread_tokens(examples: Examples, indices_P: Indices, max_tokens: int) -> Indices:
+    """Examples with about `max_tokens` tokens in total at most, evenly spread, as files are often sorted by label."""
+    total = int(examples.lengths()[indices_P].sum())
+    if total <= max_tokens:
+        return indices_P
+    count = max(1, len(indices_P) * max_tokens // total)
+    return indices_P[np.linspace(0, len(indices_P) - 1, count).astype(np.int64)]

@@ -11,11 +11,11 @@ from chainrule.config import RunConfig, TrainingConfig
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
 from chainrule.errors import ConfigError
 from chainrule.evaluation.perplexity import Likelihood, evaluate_tokens
-from chainrule.evaluation.validation_budget import affordable_items, seconds_per_validation
+from chainrule.evaluation.validation_budget import affordable_items, seconds_per_validation, tokens_per_validation
 from chainrule.registry import MODELS, TASKS
 from chainrule.tasks.presets import RATES, preferred_optimizer, text_rows
 from chainrule.tasks.task import CorpusSize, Listener, Task, Validator
-from chainrule.tasks.text_corpus import TextCorpus, open_text_corpus, refuse_pairs
+from chainrule.tasks.text_corpus import TextCorpus, open_text_corpus, refuse_pairs, steps_in_text
 
 LEAST_VALIDATION = 8192
 """Tokens in a validation, however long they take."""
@@ -41,7 +41,10 @@ class LanguageCorpus(TextCorpus):
         )
 
     def validator(self, config: RunConfig) -> Validator:
-        return _validator(self.valid.tokens[: config.training.valid_tokens], self.tokenizer.eos, config.training)
+        most = tokens_per_validation(
+            config.training, epoch_tokens=self.tokens, steps_per_epoch=steps_in_text(config.training, self.tokens)
+        )
+        return _validator(self.valid.tokens[:most], self.tokenizer.eos, config.training)
 
 
 def _validator(tokens: Any, eos: int, training: TrainingConfig) -> Validator:

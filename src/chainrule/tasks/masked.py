@@ -13,11 +13,11 @@ from chainrule.data.masks import MaskedBatches
 from chainrule.data.store import TokenStore
 from chainrule.errors import ConfigError
 from chainrule.evaluation.masked import make_masking, masked_validator
-from chainrule.evaluation.validation_budget import seconds_per_validation
+from chainrule.evaluation.validation_budget import seconds_per_validation, tokens_per_validation
 from chainrule.registry import OBJECTIVES, TASKS
 from chainrule.tasks.presets import TUNING_RATES, preferred_optimizer, text_rows
 from chainrule.tasks.task import CorpusSize, Listener, Task, Validator, span_of
-from chainrule.tasks.text_corpus import TextCorpus, open_text_corpus, refuse_pairs
+from chainrule.tasks.text_corpus import TextCorpus, open_text_corpus, refuse_pairs, steps_in_text
 
 RATES = {"adamw": 1e-3, "sgd": 1.0, "muon": 0.006}
 """Learning rates; a post-norm encoder needs lower ones than other models."""
@@ -33,7 +33,9 @@ class MaskedCorpus(TextCorpus):
     def validator(self, config: RunConfig) -> Validator:
         t = config.training
         seconds = seconds_per_validation(t.minutes, t.validations)
-        return masked_validator(self._batches(config, self.valid, 0, Processes()), t.valid_tokens, seconds)
+        steps = steps_in_text(t, self.tokens)
+        most = tokens_per_validation(t, epoch_tokens=self.tokens, steps_per_epoch=steps)
+        return masked_validator(self._batches(config, self.valid, 0, Processes()), most, seconds)
 
     def _batches(self, config: RunConfig, store: TokenStore, seed: int, processes: Processes) -> MaskedBatches:
         t = config.training

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from chainrule.base.grammar import plural
 from chainrule.base.processes import Processes
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
@@ -55,6 +56,29 @@ class CorpusSize(NamedTuple):
     vocabulary: int
 
 
+class ValidationData(NamedTuple):
+    """The data that a training is validated with."""
+
+    held_out: bool  # out of the training data; False: given
+    items: int  # how many of `unit`
+    unit: str  # bytes, pairs, texts or sentences
+    tokens: int
+    oov: int | None  # tokens that are unknown to the tokeniser; None: it knows every text
+
+    @property
+    def oov_rate(self) -> float | None:
+        """Share of the tokens that are unknown."""
+        return None if self.oov is None else self.oov / max(1, self.tokens)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values for JSON."""
+        return {**self._asdict(), "oov_rate": self.oov_rate}
+
+    def __str__(self) -> str:
+        known = "" if self.oov_rate is None else f"; {self.oov_rate:.2%} of {self.tokens:,} tokens are unknown words"
+        return f"validation: {plural(self.items, self.unit)} {'held out' if self.held_out else 'given'}{known}"
+
+
 @dataclass
 class Corpus:
     """Training and validation data of one run. Subclasses hold the data and make batches of it."""
@@ -77,6 +101,11 @@ class Corpus:
     def fingerprints(self) -> dict[str, str]:
         """Of the data to train on (`data`) and to validate with (`valid`)."""
         raise TypeError(f"{type(self).__name__} must define fingerprints")
+
+    @property
+    def validation_data(self) -> ValidationData | None:
+        """What the training is validated with; None: nothing."""
+        return None
 
     @property
     def signature(self) -> dict[str, str]:

@@ -8,12 +8,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from chainrule.base.grammar import plural
 from chainrule.checkpoint.folder import RunFolder
-from chainrule.config import DataConfig, RunConfig
+from chainrule.config import DataConfig, RunConfig, TrainingConfig
 from chainrule.data.held_out import hold_out_text
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import DataError
-from chainrule.tasks.task import Corpus, Listener, look_like_pairs, saved_tokenizers
+from chainrule.tasks.task import Corpus, Listener, ValidationData, look_like_pairs, saved_tokenizers
 from chainrule.text.readers import Texts, open_texts
 from chainrule.text.splitting import some_lines
 from chainrule.text.tokenizers.fit import fit_tokenizer
@@ -26,6 +27,8 @@ class TextCorpus(Corpus):
 
     train: TokenStore
     valid: TokenStore
+    held_out: bool = True  # whether `valid` is a part of the training data; False: given
+    split: dict[str, str] | None = None  # fingerprints of the parts of a text that was counted whole
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -38,8 +41,22 @@ class TextCorpus(Corpus):
         return len(self.train)
 
     @property
+    def validation_data(self) -> ValidationData | None:
+        if self.valid is self.train:
+            return None
+        oov = None if self.tokenizer.unk is None else self.valid.oov
+        return ValidationData(self.held_out, self.valid.bytes, "byte", len(self.valid), oov)
+
+    @property
     def fingerprints(self) -> dict[str, str]:
-        return {"data": self.train.fingerprint, "valid": self.valid.fingerprint}
+        return self.split or {"data": self.train.fingerprint, "valid": self.valid.fingerprint}
+
+
+def steps_in_text(training: TrainingConfig, tokens: int) -> float:
+    """The number of optimiser steps that read a text of some tokens once."""
+    assert training.batch_size is not None
+    assert training.length is not None
+    return tokens / (training.batch_size * training.length * training.accumulate)
 
 
 C = TypeVar("C", bound=TextCorpus)
@@ -58,8 +75,9 @@ def open_text_corpus(
         tokenizer, options = saved.tokenizer, saved.config
     store = open_store(texts, tokenizer, progress=listener.tokenized)
     if len(store) < 2:
-        raise DataError(f"{texts.name} has {len(store)} token(s); training needs at least 2, give more text.")
-    return kind(tokenizer, options, store, open_store(valid, tokenizer))
+        raise DataError(f"{texts.name} has {plural(len(store), 'token')}; training needs at least 2, give more text.")
+    valid_store = store if valid is texts else open_store(valid, tokenizer)
+    return kind(tokenizer, options, store, valid_store, not config.data.valid)
 
 
 def training_texts(data: DataConfig, *, whole: bool = False) -> tuple[Texts, Texts]:

@@ -23,11 +23,11 @@ from chainrule.data.store import open_store
 from chainrule.evaluation.metrics import make_metric
 from chainrule.evaluation.pairs import mean_loss, translate_greedily
 from chainrule.evaluation.rewards import make_reward
-from chainrule.evaluation.validation_budget import affordable_items, seconds_per_validation
+from chainrule.evaluation.validation_budget import affordable_items, seconds_per_validation, tokens_per_validation
 from chainrule.registry import OBJECTIVES, TASKS
 from chainrule.tasks.presets import RATES, TUNING_RATES, preferred_optimizer
-from chainrule.tasks.task import Corpus, CorpusSize, Listener, Task, Validator, saved_tokenizers
-from chainrule.text.formats.pairs import Pairs, hold_pairs, open_pairs, part_of, prefixed
+from chainrule.tasks.task import Corpus, CorpusSize, Listener, Task, ValidationData, Validator, saved_tokenizers
+from chainrule.text.formats.pairs import Pairs, count_pairs, hold_pairs, open_pairs, part_of, prefixed
 from chainrule.text.readers import join_texts
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.text.tokenizers.base import FILE
@@ -50,14 +50,36 @@ class PairCorpus(Corpus):
     valid_pairs: Pairs  # to validate with, as texts without prefix
     valid: PairStore
     valid_P: Indices
+    held_out_share: float
 
     @property
     def vocabulary(self) -> Vocabulary:
-        target, read_V = self.tokenizer, np.asarray(self.train.source.counts_V)
-        counts_V = np.asarray(self.train.target.counts_V)
+        target, (read_V, counts_V) = self.tokenizer, self._counts()
         if (read := self.source_tokenizer) is None:
             return Vocabulary(target.vocab_size, target.eos, counts_V, read_V=read_V)
         return Vocabulary(target.vocab_size, target.eos, counts_V, Vocabulary(read.vocab_size, read.eos, read_V))
+
+    def _counts(self) -> list[NDArray[np.int64]]:
+        """Occurrences of each token of the source and of the target in the pairs that are not held out, V each."""
+        counts = [np.asarray(store.counts_V) for store in (self.train.source, self.train.target)]
+        if self.valid is not self.train:
+            return counts
+        held_out_P = np.arange(first_held_out_pair(len(self.train), self.held_out_share), len(self.train))
+        rows = (self.train.source_rows, self.train.target_rows)
+        sides = zip(counts, rows, strict=True)
+        return [side_V - np.bincount(row.tokens_of(held_out_P), minlength=len(side_V)) for side_V, row in sides]
+
+    @property
+    def validation_data(self) -> ValidationData:
+        tokens = oov = 0
+        tokenizers = (self.source_tokenizer or self.tokenizer, self.tokenizer)
+        rows = (self.valid.source_rows, self.valid.target_rows)
+        for tokenizer, side in zip(tokenizers, rows, strict=True):
+            tokens_N = side.tokens_of(self.valid_P)
+            tokens += len(tokens_N)
+            oov += 0 if tokenizer.unk is None else int(np.count_nonzero(tokens_N == tokenizer.unk))
+        known = all(tokenizer.unk is None for tokenizer in tokenizers)
+        return ValidationData(self.valid is self.train, len(self.valid_P), "pair", tokens, None if known else oov)
 
     @property
     def tokens(self) -> int:
@@ -81,7 +103,9 @@ class PairCorpus(Corpus):
     def validator(self, config: RunConfig) -> Validator:
         t = config.training
         assert t.max_tokens is not None
-        indices_P = _first_tokens(self.valid, self.valid_P, t.valid_tokens)
+        steps = self.tokens / (t.max_tokens * t.accumulate)
+        most = tokens_per_validation(t, epoch_tokens=self.tokens, steps_per_epoch=steps)
+        indices_P = _first_tokens(self.valid, self.valid_P, most)
         longest = int(max(rows.lengths_P[indices_P].max() for rows in (self.valid.source_rows, self.valid.target_rows)))
         batches = PairBatches(self.valid, indices_P, max(t.max_tokens, longest + 1), seed=0, shuffled=False)
         seconds = seconds_per_validation(t.minutes, t.validations)
@@ -162,7 +186,16 @@ class Translation(Task):
             listener.note(filtered.summary)
         valid_P = filter_pairs(valid, valid_P, max_length=readable, max_ratio=None).indices_P
         return PairCorpus(
-            tokenizer, options, pairs, store, filtered, valid_pairs, valid, valid_P, source_tokenizer=source
+            tokenizer,
+            options,
+            pairs,
+            store,
+            filtered,
+            valid_pairs,
+            valid,
+            valid_P,
+            data.held_out,
+            source_tokenizer=source,
         )
 
     def with_encoder_tokenizer(self, options: TokenizerConfig, tokenizer: str) -> TokenizerConfig:
@@ -183,6 +216,8 @@ def _tokenizers(
     """The tokeniser of the target, that of the source if it has its own, and the options they were fitted with."""
     if (saved := saved_tokenizers(config, folder)) is not None:
         return saved.tokenizer, saved.source, saved.config
+    if not config.data.valid:  # fitted without the pairs that are held out
+        pairs = part_of(pairs, 0, first_held_out_pair(count_pairs(pairs), config.data.held_out))
     source_text, target_text = with_prefix(config, pairs)
     if config.tokenizer.joint and config.tokenizer.source is None:
         tokenizer, options = fit_tokenizer(config.tokenizer, join_texts(source_text, target_text), listener.note)

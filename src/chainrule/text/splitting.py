@@ -1,4 +1,4 @@
-"""Some of the lines of a text."""
+"""Some of the lines of a text, and its parts before and after a place."""
 
 from __future__ import annotations
 
@@ -21,3 +21,40 @@ def some_lines(texts: Texts, begin: int, end: int | None = None) -> Texts:
             number += piece.ends_line
 
     return Texts([TextSource(f"{texts.name} (from line {begin + 1})", chunks)])
+
+
+def cut_text(texts: Texts, target: int) -> tuple[Texts, Texts] | None:
+    """The text before and after the line end nearest to the byte `target`; both are read from the sources.
+
+    None if the text is a single line.
+    """
+    cut = _line_end_near(texts, target)
+    if cut is None:
+        return None
+    share = cut / texts.size
+    first = TextSource(f"{texts.name} (first {share:.0%})", lambda: _slice(texts, 0, cut))
+    last = TextSource(f"{texts.name} (last {1 - share:.0%})", lambda: _slice(texts, cut, texts.size))
+    return Texts([first]), Texts([last])
+
+
+def _line_end_near(texts: Texts, target: int) -> int | None:
+    """The offset after the last newline before `target`, else after the next one that does not end the text."""
+    before = None
+    for block in texts.blocks():
+        newline = block.data.rfind(b"\n", 0, max(0, target - block.offset))
+        if newline >= 0:
+            before = block.offset + newline + 1
+        if block.offset + len(block.data) >= target:
+            after = block.data.find(b"\n", max(0, target - block.offset))
+            if before:
+                return before
+            if after >= 0 and block.offset + after + 1 < texts.size:
+                return block.offset + after + 1
+    return None
+
+
+def _slice(texts: Texts, begin: int, end: int) -> Iterator[bytes]:
+    for block in texts.blocks():
+        part = block.data[max(0, begin - block.offset) : max(0, end - block.offset)]
+        if part:
+            yield part

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from chainrule.base.grammar import plural
 from chainrule.config import TrainingConfig
 
 
@@ -22,9 +23,25 @@ class Clock:
 
 def progress(config: TrainingConfig, *, step: int, steps_per_epoch: float, seconds: float) -> float:
     """The share of the budget used, from 0 to 1."""
-    shares = [
-        step / config.steps if config.steps else 0.0,
-        step / (config.epochs * steps_per_epoch) if config.epochs else 0.0,
-        seconds / (config.minutes * 60) if config.minutes else 0.0,
-    ]
-    return min(1.0, max(shares))
+    return min(1.0, max(share for _, share in _shares(config, step, steps_per_epoch, seconds)))
+
+
+def spent_budget(config: TrainingConfig, *, step: int, steps_per_epoch: float, seconds: float) -> str:
+    """The budget that was used up, in words."""
+    return f"the budget of {max(_shares(config, step, steps_per_epoch, seconds), key=lambda one: one[1])[0]} is spent"
+
+
+def _shares(config: TrainingConfig, step: int, steps_per_epoch: float, seconds: float) -> list[tuple[str, float]]:
+    """Each budget in words, and the share of it that is used."""
+    shares = [("0 steps", 0.0)]
+    if config.steps:
+        shares.append((plural(config.steps, "step"), step / config.steps))
+    if config.epochs:
+        shares.append((_amount(config.epochs, "epoch"), step / (config.epochs * steps_per_epoch)))
+    if config.minutes:
+        shares.append((_amount(config.minutes, "minute"), seconds / (config.minutes * 60)))
+    return shares
+
+
+def _amount(number: float, unit: str) -> str:
+    return f"{number:g} {unit}{'s' * (number != 1)}"

@@ -36,12 +36,13 @@ class TrainingState:
     window_figures: dict[str, float] = field(default_factory=dict)  # further figures: of the objective, gradient norms
     stale: int = 0  # validations since the best
     measured_step: int = -1  # of the last validation
+    validation_seconds: float = 0.0  # spent on validations
     ended_step: int = -1  # at which the budget was spent and the training completed
 
 
 def read_training_state(values: Mapping[str, Any], folder: Path) -> TrainingState:
     """The training state among the plain values of a checkpoint."""
-    default = asdict(TrainingState())
+    default, values = asdict(TrainingState()), {"validation_seconds": 0.0, **values}  # absent until version 0.3
     wrong = [name for name, like in default.items() if not _is_like(values.get(name), like)]
     if wrong:
         raise RunError(

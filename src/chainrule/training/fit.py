@@ -39,5 +39,7 @@ def fit(config: RunConfig, out: str | Path, listener: TrainingListener | None = 
     with processes.main_first():
         corpus = task.open(config, folder, listener)
     check_same_data(folder, corpus)
+    if (validation := corpus.validation_data) is not None and processes.is_main:
+        listener.note(str(validation))
     with ExitStack() as held:
         return fitting.fit(Job(config, task, corpus, folder, request, listener, processes, held))

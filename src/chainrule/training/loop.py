@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.base.compiling import compile_model
+from chainrule.base.grammar import plural
 from chainrule.base.processes import Processes
 from chainrule.checkpoint.build import load_weights, save_model, weights_of
 from chainrule.checkpoint.checkpoints import Checkpoint
@@ -25,7 +26,8 @@ from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import TrainingConfig
 from chainrule.data.batches import Batches, to_device
 from chainrule.errors import ConfigError
-from chainrule.training.budget import Clock, progress
+from chainrule.evaluation.validation_budget import VALIDATION_SHARE
+from chainrule.training.budget import Clock, progress, spent_budget
 from chainrule.training.checkpoint_state import (
     Average,
     TrainingState,
@@ -96,7 +98,7 @@ class Trainer:
         self.processes.broadcast(self.model.state_dict().values())
         if self.config.minutes:
             self._warm_up()
-        self.shown = 0.0
+        self.shown = self.last_validation = 0.0
         self.clock = Clock(self.training_state.seconds)
         self.early_stopping = EarlyStopping(self.config, self.training_state)
         self.training_state.validated = math.floor(self._progress() * self.config.validations)
@@ -104,7 +106,8 @@ class Trainer:
         while (used := self._progress()) < 1.0 and not self.early_stopping.out_of_patience:
             self._step(used)
             stop, save = self._check_requests(time.monotonic() - saved > self.config.save_seconds)
-            if (due := math.floor(self._progress() * self.config.validations)) > self.training_state.validated:
+            due = math.floor(self._progress() * self.config.validations)
+            if due > self.training_state.validated and self._can_validate():
                 self._validate(due)
                 save = True
             if stop or save:
@@ -185,8 +188,8 @@ class Trainer:
     def _check_finite(self, what: str, value: float, step: int) -> None:
         if not math.isfinite(value):
             raise ConfigError(
-                f"the {what} became {value} at step {step}; lower the learning rate (--set "
-                f"training.lr={self.config.lr or 0:g} is too high) or clip more, and train into another --out"
+                f"the {what} became {value} at step {step}: the learning rate of {self.config.lr or 0:g} is too high; "
+                f"train into another --out with a lower one: --set training.lr={(self.config.lr or 0) / 3:.2g}"
             )
 
     def _state_before(self, fresh: bool, rows: int) -> State:
@@ -245,14 +248,32 @@ class Trainer:
     def _validate(self, number: int) -> None:
         """Measure the model; write its weights if they are the best so far."""
         s = self.training_state
-        s.validated, s.measured_step = number, s.step
+        s.validated, s.measured_step, began = number, s.step, time.monotonic()
         figures = self._measure()
         self._check_finite("validation loss", figures["loss"], s.step)
+        self.last_validation = time.monotonic() - began
+        s.validation_seconds += self.last_validation
         if self.processes.is_main:
             named = {f"valid_{name}": value for name, value in figures.items()}
             self._log({"step": s.step, "seconds": round(s.seconds, 3), **named})
         if self.early_stopping.update(figures) and self.processes.is_main:
             save_model(self.folder, self.model)
+
+    def _can_validate(self) -> bool:
+        """Whether another validation stays within its share of a budget of minutes; until then it is put off."""
+        if not self.config.minutes:
+            return True
+        s = self.training_state
+        after = s.validation_seconds + self.last_validation
+        return self.processes.from_main([float(after <= VALIDATION_SHARE * self.clock.seconds)])[0] > 0
+
+    @property
+    def stopped(self) -> str:
+        """Why the training ended."""
+        if self.early_stopping.out_of_patience:
+            return f"early: {plural(self.config.patience, 'validation')} without improvement (training.patience)"
+        s = self.training_state
+        return spent_budget(self.config, step=s.step, steps_per_epoch=self.steps_per_epoch, seconds=self.clock.seconds)
 
     def _measure(self) -> dict[str, float]:
         self.model.eval()

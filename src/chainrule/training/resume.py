@@ -21,6 +21,7 @@ FREE = (
     "log_steps",
     "gradient_norms",
     "compile",
+    "count_all",
 )
 """Options that may differ when a run is resumed: they set how long, where and what is logged, not what is trained."""
 

@@ -136,6 +136,11 @@ SMOOTHINGS: dict[str, Callable[[SmoothingInput], Estimates]] = {
 }
 
 
+def fits_on_validation(smoothing: str) -> bool:
+    """Whether a smoothing method fits weights on a validation text, which must then not be counted."""
+    return smoothing == "jelinek-mercer"
+
+
 # Counts of counts, and discounts estimated from them
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -94,6 +95,7 @@ class LabelledFiles:
         """`multi_label`: tab-separated lines have any number of labels, joined by |; `max_examples`: limit of texts."""
         self.sources = label_sources(paths, fields)
         self.fields, self.multi_label, self.max_examples = fields, multi_label, max_examples
+        self.kept_P: NDArray[np.bool_] | None = None  # which of the texts are read; None: all
 
     @property
     def name(self) -> str:
@@ -101,8 +103,15 @@ class LabelledFiles:
 
     def examples(self) -> Iterator[Example]:
         """All texts with their labels, in order."""
-        found = (example for source in self.sources for example in self._read(source))
-        return at_least_one(islice(found, self.max_examples), self.name, "label, tab, text")
+        found = islice((example for source in self.sources for example in self._read(source)), self.max_examples)
+        kept = found if self.kept_P is None else compress(found, self.kept_P)
+        return at_least_one(kept, self.name, "label, tab, text")
+
+    def part(self, kept_P: NDArray[np.bool_]) -> LabelledFiles:
+        """The same files, of which only some texts are read."""
+        files = copy(self)
+        files.kept_P = kept_P
+        return files
 
     def _read(self, source: TextSource) -> Iterator[Example]:
         if holds_records(source.name):

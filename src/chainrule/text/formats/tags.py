@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from copy import copy
+from itertools import compress, islice
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from chainrule.errors import DataError
 from chainrule.text.formats.labels import (
@@ -54,6 +58,7 @@ class TaggedFiles:
         """`max_examples`: limit of sentences."""
         self.sources = label_sources(paths, fields)
         self.fields, self.max_examples = fields, max_examples
+        self.kept_P: NDArray[np.bool_] | None = None  # which of the sentences are read; None: all
 
     @property
     def name(self) -> str:
@@ -61,8 +66,16 @@ class TaggedFiles:
 
     def sentences(self) -> Iterator[Sentence]:
         """All sentences with at least one word, in order."""
-        found = (sentence for source in self.sources for sentence in self._read(source) if sentence.words)
-        return at_least_one(islice(found, self.max_examples), self.name, "a word and its tag on each line")
+        every = (sentence for source in self.sources for sentence in self._read(source) if sentence.words)
+        found = islice(every, self.max_examples)
+        kept = found if self.kept_P is None else compress(found, self.kept_P)
+        return at_least_one(kept, self.name, "a word and its tag on each line")
+
+    def part(self, kept_P: NDArray[np.bool_]) -> TaggedFiles:
+        """The same files, of which only some sentences are read."""
+        files = copy(self)
+        files.kept_P = kept_P
+        return files
 
     def _read(self, source: TextSource) -> Iterator[Sentence]:
         lines = numbered_lines(source)

@@ -16,7 +16,7 @@ from functools import cache, cached_property, lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from chainrule.errors import unknown_name
+from chainrule.errors import ConfigError, unknown_name
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import Ids
@@ -47,28 +47,36 @@ class Spacing(NamedTuple):
 
 @TOKENIZERS.register("word", summary="words between white space, or by Unicode kind (split=unicode)")
 class WordTokenizer(VocabularyTokenizer):
-    """Whole words; rare ones are unknown. A literal `<unk>` in the text is the unknown token."""
+    """Whole words; rare ones are unknown. `<unk>` written in the text is the unknown token, unless `unk` is "text"."""
 
     kind = "word"
     word_tokens = True
     residue_kind = "spacing"
     whole_words = True
 
-    def __init__(self, parts: Sequence[str], *, split: str = "space") -> None:
+    def __init__(self, parts: Sequence[str], *, split: str = "space", unk: str = "token") -> None:
         super().__init__(parts)
-        self._split, self._split_name = _splitter(split), split
+        self._split, self._split_name, self._unk = _splitter(split, unk), split, unk
         self.concurrent = split == "space"
 
     @classmethod
     def train(
-        cls, texts: Texts, *, vocab_size: int | None, min_count: int, split: str = "space", **options: Any
+        cls,
+        texts: Texts,
+        *,
+        vocab_size: int | None,
+        min_count: int,
+        split: str = "space",
+        unk: str = "token",
+        **options: Any,
     ) -> Self:
         refuse_options(cls.kind, options)
-        counts = _count(texts.strings(whole_words=True), split, min_count)
-        return cls(most_frequent(counts, vocab_size=vocab_size, min_count=min_count), split=split)
+        counts = _count(texts.strings(whole_words=True), split, unk, min_count)
+        return cls(most_frequent(counts, vocab_size=vocab_size, min_count=min_count), split=split, unk=unk)
 
     def state(self) -> dict[str, Any]:
-        return {"split": self._split_name, **super().state()}
+        unk = {} if self._unk == "token" else {"unk": self._unk}  # left out, so that older tokenisers keep their name
+        return {"split": self._split_name, **unk, **super().state()}
 
     def split(self, line: str) -> list[str]:
         return self._split(line)
@@ -126,9 +134,9 @@ class WordTokenizer(VocabularyTokenizer):
         return [number > 0 and _follows_space(part) for number, part in enumerate(parts)]
 
 
-def _count(blocks: Iterable[str], split: str, min_count: int) -> Counter[str]:
+def _count(blocks: Iterable[str], split: str, unk: str, min_count: int) -> Counter[str]:
     """Occurrences of each part of a text; parts rarer than `min_count` may be missing."""
-    parts_of = _splitter(split)
+    parts_of = _splitter(split, unk)
     if split != "space":
         return count_parts(chain.from_iterable(map(parts_of, block.split("\n"))) for block in blocks)
     from chainrule.base.devices import physical_cores
@@ -137,40 +145,68 @@ def _count(blocks: Iterable[str], split: str, min_count: int) -> Counter[str]:
     return count_words(blocks, max_types=MAX_TYPES, threads=physical_cores(), min_count=min_count)
 
 
-def _splitter(split: str) -> Callable[[str], list[str]]:
+def _splitter(split: str, unk: str) -> Callable[[str], list[str]]:
     if split not in _SPLITS:
         raise unknown_name("word split", split, _SPLITS)
-    return _SPLITS[split]
+    if unk not in _SPLITS[split]:
+        raise ConfigError(
+            f"tokenizer.unk is '{unk}', but with tokenizer.split = '{split}' it must be {' or '.join(_SPLITS[split])}: "
+            "<unk> between spaces is the unknown token; add --set tokenizer.split=unicode"
+        )
+    return _SPLITS[split][unk]
 
 
 def _split_unicode(line: str) -> list[str]:
-    """The tokens of a line, marked where the gap before them is unusual."""
-    parts = list(chain.from_iterable(map(_marked, line.split())))
+    """The tokens of a line, marked where the gap before them is unusual; `<unk>` is one of them."""
+    return _begin(list(chain.from_iterable(map(_marked, line.split()))))
+
+
+def _split_unicode_text(line: str) -> list[str]:
+    """The same, where `<unk>` is three tokens like any other word between angle brackets."""
+    return _begin(list(chain.from_iterable(map(_marked_text, line.split()))))
+
+
+def _begin(parts: list[str]) -> list[str]:
+    """The tokens of a line, of which the first needs no mark."""
     if parts and _mark(parts[0]):
         parts[0] = parts[0][1:]
     return parts
 
 
-_SPLITS: dict[str, Callable[[str], list[str]]] = {"space": str.split, "unicode": _split_unicode}
+_SPLITS: dict[str, dict[str, Callable[[str], list[str]]]] = {
+    "space": {"token": str.split},
+    "unicode": {"token": _split_unicode, "text": _split_unicode_text},
+}
+"""How a line is split, by `split` and by what `<unk>` is."""
 
 
 @lru_cache(1 << 17)
 def _marked(chunk: str) -> tuple[str, ...]:
     """The tokens of a chunk between white space, marked as inside a line."""
-    first, *others = _unicode_parts().findall(chunk)
+    return _with_marks(_unicode_parts(f"{UNK_PIECE}|").findall(chunk))
+
+
+@lru_cache(1 << 17)
+def _marked_text(chunk: str) -> tuple[str, ...]:
+    """The same, where `<unk>` is text like any other."""
+    return _with_marks(_unicode_parts("").findall(chunk))
+
+
+def _with_marks(parts: Sequence[str]) -> tuple[str, ...]:
+    first, *others = parts
     glued = (GLUED + part if _is_word(part) else part for part in others)
     return (first if _is_word(first) else SPACED + first, *glued)
 
 
 @cache
-def _unicode_parts() -> re.Pattern[str]:
-    """The pattern of a token: `<unk>`, a word with inner apostrophes and hyphens, or one other character.
+def _unicode_parts(before: str) -> re.Pattern[str]:
+    """The pattern of a token: one of `before`, a word with inner apostrophes and hyphens, or one other character.
 
     Combining marks (an accent, a Devanagari vowel) belong to words, but are not matched by `\\w`.
     """
     marks = (chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("M"))
     letter = f"[\\w{''.join(map(re.escape, marks))}]"
-    return re.compile(f"{UNK_PIECE}|{letter}+(?:['’\\-]{letter}+)*|\\S")
+    return re.compile(f"{before}{letter}+(?:['’\\-]{letter}+)*|\\S")
 
 
 def _is_word(part: str) -> bool:

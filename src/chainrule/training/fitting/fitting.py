@@ -66,10 +66,21 @@ class Job:
         for place in (self.folder.path, self.folder.path / "training"):
             remove_leftovers(place)
         self.folder.remove_result()
+        self.identify(config, unused)
+
+    def identify(self, config: RunConfig, unused: tuple[str, ...] = ()) -> None:
+        """Write the tokenisers, the signature, and the options as given and as resolved."""
         self.corpus.save(self.folder.path)
         self.folder.write_signature({**self.corpus.signature, "seed": str(config.seed)})
         self.folder.write_request(self.request)
         self.folder.write_config(config, without=unused)
+
+    def end(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Write the result of the training, with what it was validated with -> the whole result."""
+        if "validation" not in result and (validation := self.corpus.validation_data) is not None:
+            result = {**result, "validation": validation.to_dict()}
+        self.folder.write_result(result)
+        return result
 
 
 class Fitting(ABC):

@@ -50,9 +50,9 @@ class GradientSteps(Fitting):
         with stop_signals() as stopping:
             trainer.hooks.stopping = stopping
             finished = trainer.fit()
-        result = _result(trainer) | {"budget": asked, "peak_memory": memory.bytes}
+        result = _result(trainer) | {"budget": asked, "peak_memory": memory.bytes, "stopped": trainer.stopped}
         if finished and job.processes.is_main:
-            job.folder.write_result(result)
+            result = job.end(result)
         trained = model.eval() if finished and job.processes.is_main else None
         return Fitted(job.folder, finished, result, trained, job.corpus)
 

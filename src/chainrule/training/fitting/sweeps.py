@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from chainrule.base.devices import PeakMemory, physical_cores, release_memory
+from chainrule.base.grammar import plural
 from chainrule.checkpoint.build import load_model, model_options, save_model
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
@@ -25,7 +26,7 @@ from chainrule.models.word2vec import Word2Vec, Word2VecConfig
 from chainrule.registry import FITTINGS, TOKENIZERS
 from chainrule.tasks.task import Task
 from chainrule.tasks.text_corpus import TextCorpus
-from chainrule.training.budget import Clock, progress
+from chainrule.training.budget import Clock, progress, spent_budget
 from chainrule.training.checkpoint_state import TrainingState
 from chainrule.training.fitting.fitting import (
     BUDGET,
@@ -43,6 +44,9 @@ STRETCH = 1.0
 
 UNUSED = ("output", "objective")
 """Sections of config.toml that do not apply."""
+
+MOST_CHUNKS = 1 << 62
+"""The end of a training that only the clock ends."""
 
 SAVED = ("step", "tokens", "train_seconds", "seconds", "log_length")
 """Fields of the training state that are saved with the vectors."""
@@ -78,12 +82,13 @@ class Sweeps(Fitting):
         job.begin(config, unused=UNUSED)
         release_memory()  # what tokenising allocated
         with stop_signals() as stopping:
-            training = Word2VecTraining(config, corpus, folder, job.listener.update, stopping)
+            epochs = epochs_of(job.config)
+            training = Word2VecTraining(config, corpus, folder, job.listener.update, stopping, epochs)
             finished = training.run()
         result = training.result()
         del training  # mapped from its file below, the vectors take no memory of this process
         if finished:
-            folder.write_result(result)
+            result = job.end(result)
         return Fitted(folder, finished, result, load_model(folder, corpus.tokenizer), corpus)
 
 
@@ -106,6 +111,12 @@ def _tokenizer_options(config: RunConfig) -> TokenizerConfig:
     return given.model_copy(update={"kind": kind, "min_count": options.min_count})
 
 
+def epochs_of(config: RunConfig) -> float | None:
+    """The number of passes over the text; None: as many as the given minutes allow."""
+    given = config.training.epochs or config.model.options.get("epochs")
+    return None if config.training.minutes and not given else float(given or model_options(config).epochs)
+
+
 def word_list(config: RunConfig, corpus: TextCorpus) -> WordList:
     """The words that get vectors; there must be at least two."""
     tokenizer, counts_I = corpus.tokenizer, np.array(corpus.train.counts_V)
@@ -113,8 +124,8 @@ def word_list(config: RunConfig, corpus: TextCorpus) -> WordList:
     ids_V = np.flatnonzero(counts_I)
     if len(ids_V) < 2:
         raise DataError(
-            f"only {len(ids_V)} word(s) of the text occur at least {model_options(config).min_count} times; word2vec "
-            "learns from words that occur together, give more text or a lower model.min_count"
+            f"only {plural(len(ids_V), 'word')} of the text occur at least {model_options(config).min_count} times; "
+            "word2vec learns from words that occur together, give more text or a lower model.min_count"
         )
     return WordList(ids_V, counts_I[ids_V], tokenizer.vocab_size, tokenizer.eos)
 
@@ -128,21 +139,21 @@ class Word2VecTraining:
     folder: RunFolder
     show: Callable[[Update], None]
     stopping: Callable[[], bool]
+    epochs: float | None  # None: only the minutes end the training
     state: TrainingState = field(default_factory=TrainingState)
     loss: float = math.nan  # nats per prediction, over the last stretch
 
     def __post_init__(self) -> None:
         self.memory = PeakMemory()
         self.options: Word2VecConfig = model_options(self.config)
-        epochs = self.config.training.epochs or float(self.options.epochs)
-        self.training = self.config.training.model_copy(update={"epochs": epochs})
+        self.training = self.config.training.model_copy(update={"epochs": self.epochs})
         self.threads = self.options.workers or self.training.threads or physical_cores()
         self.words = word_list(self.config, self.corpus)
         plan = self.options.plan(self.config.seed)
         self.weights = initial_weights(plan, len(self.words.ids_V), self.options.vector_size)
         tables = make_tables(plan, self.words)
         self.sweeper = Sweeper(plan, self.corpus.train.tokens, self.words, tables, self.weights)
-        self.end = math.ceil(epochs * self.sweeper.chunks)
+        self.end = MOST_CHUNKS if self.epochs is None else math.ceil(self.epochs * self.sweeper.chunks)
 
     # The whole
 
@@ -198,8 +209,8 @@ class Word2VecTraining:
         self.loss = totals.loss / totals.measured
         if not math.isfinite(self.loss):
             raise ConfigError(
-                f"the loss became {self.loss} after {s.tokens:,} words; lower model.alpha "
-                f"({self.options.alpha:g} is too high), then train into another --out"
+                f"the loss became {self.loss} after {s.tokens:,} words: model.alpha = {self.options.alpha:g} is too "
+                f"high; train into another --out with a lower one: --set model.alpha={self.options.alpha / 3:.2g}"
             )
         used, rate = self._used(step), self._rate(step)
         record = {"step": step, "tokens": s.tokens, "seconds": round(s.seconds, 3), "loss": self.loss, "lr": rate}
@@ -248,6 +259,9 @@ class Word2VecTraining:
             "words": len(self.words.ids_V),
             "loss": None if math.isnan(self.loss) else round(self.loss, 4),
             "budget": budget_of(self.config),
+            "stopped": spent_budget(
+                self.training, step=s.step, steps_per_epoch=self.sweeper.chunks, seconds=self.clock.seconds
+            ),
             "peak_memory": self.memory.bytes,
         }
 
