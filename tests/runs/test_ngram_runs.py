@@ -69,7 +69,7 @@ def test_the_folder_has_no_sections_of_gradient_training(words: cr.Run, place: P
     folder = words.folder.path
     names = {path.name for path in folder.iterdir()}
     assert names == {"config.toml", "tokenizer.json", "model.safetensors", "result.json", "signature", "training"}
-    assert [path.name for path in (folder / "training").iterdir()] == ["request.json"]
+    assert {path.name for path in (folder / "training").iterdir()} == {"request.json", "lock"}
     config = (folder / "config.toml").read_text()
     sections = [line for line in config.splitlines() if line.startswith("[")]
     assert sections == ["[data]", "[tokenizer]", "[model]"]
