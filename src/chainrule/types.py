@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
+    Array = np.ndarray[Any, Any]
+
 State = Any
 """A model's memory of a prefix: a nest of tuples, lists and dicts whose tensors all have the batch first, or of objects
 with `map_tensors(change)` (see `TensorHolder`). Anything else in it (an int, None) is the same for every row."""
@@ -137,6 +139,32 @@ class LineScorer(Protocol):
     def score_lines(self, tokens_N: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """log p in nats and number of tokens of each line, scored separately; the last line may lack its eos."""
         ...
+
+
+class ArrayModel(Protocol):
+    """A language model over numpy arrays: what evaluation and scoring need. `base/over_arrays.py` makes one of any."""
+
+    def start(self, batch: int) -> State: ...
+
+    def log_probs(self, tokens_BT: Array) -> Array:
+        """log p(x_t | eos, x_<t) in nats, BT."""
+        ...
+
+    def score(self, tokens_BT: Array, state: State) -> tuple[Array, State]:
+        """log p of each token given all before it (initially `eos`) -> BT in nats, and the state after them."""
+        ...
+
+    def step_probs(self, state: State, token_B: Array) -> tuple[Array, State]:
+        """Append a token to each prefix -> p(. | prefix), BV in double precision, and the new state."""
+        ...
+
+    def prefill(self, state: State, tokens_BT: Array) -> tuple[Array, State]: ...
+
+    def follow(self, state: State, tokens_BT: Array) -> Array:
+        """Append T ≥ 2 known tokens to each prefix -> log p of all but the first given those before, B(T-1)."""
+        ...
+
+    def select(self, state: State, rows_K: Array) -> State: ...
 
 
 class ContextDepths(Protocol):
@@ -299,6 +327,11 @@ class Model:
     @property
     def line_scorer(self) -> LineScorer | None:
         """Itself as a scorer of many lines at once; None: lines are scored in batches."""
+        return None
+
+    @property
+    def arrays(self) -> ArrayModel | None:
+        """Itself over numpy arrays, computed without torch; None: it computes with tensors."""
         return None
 
     @property

@@ -9,9 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-from torch import nn
-
+from chainrule.base.lazy import torch
 from chainrule.errors import ConfigError
 
 
@@ -27,7 +25,10 @@ def physical_cores() -> int:
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Use `count` threads inside the block. Single rows are fastest with one thread."""
+    """Use `count` threads of torch inside the block. Single rows are fastest with one thread."""
+    if "torch" not in sys.modules:  # what is computed does not use it
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -55,7 +56,7 @@ def choose_device(name: str) -> torch.device:
 
 def device_of(model: object) -> torch.device:
     """The device of a model's parameters; the CPU if it has none."""
-    if isinstance(model, nn.Module):
+    if isinstance(model, torch.nn.Module):
         for tensor in model.parameters():
             return tensor.device
     return torch.device("cpu")

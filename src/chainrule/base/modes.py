@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
-import torch
-from torch import nn
+from chainrule.base.lazy import torch
+from chainrule.types import Model
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
     """Disable gradients, and dropout in models that have it; restore the previous mode afterwards."""
-    if not isinstance(model, nn.Module) or not any(module.training for module in model.modules()):
+    if isinstance(model, Model) and model.arrays is not None:  # it has neither
+        yield
+        return
+    if not isinstance(model, torch.nn.Module) or not any(module.training for module in model.modules()):
         with torch.inference_mode():  # setting the mode again would take as long as scoring a short line
             yield
         return
@@ -23,3 +30,16 @@ def evaluating(model: object) -> Iterator[None]:
             yield
     finally:
         model.train(was_training)
+
+
+def without_gradients(function: F) -> F:
+    """`torch.inference_mode()` as a decorator of functions and generators; torch is imported with the first call."""
+    decorated: list[Callable[..., Any]] = []
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if not decorated:
+            decorated.append(torch.inference_mode()(function))
+        return decorated[0](*arguments, **named)
+
+    return call  # type: ignore[return-value]

@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-
+from chainrule.base.lazy import torch
 from chainrule.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Processes:
         """Join the process group that torchrun announces in the environment, if any."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls()
-        if not dist.is_initialized():
-            dist.init_process_group("gloo")
-        return cls(dist.get_rank(), dist.get_world_size())
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("gloo")
+        return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
     @property
     def is_main(self) -> bool:
@@ -50,7 +51,7 @@ class Processes:
             return
         gradients = [p.grad for p in parameters if p.grad is not None]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat)
+        torch.distributed.all_reduce(flat)
         for gradient, piece in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(piece.view_as(gradient))
 
@@ -59,7 +60,7 @@ class Processes:
         if self.world == 1:
             return values
         sums = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(sums)
+        torch.distributed.all_reduce(sums)
         return [float(value) for value in sums]
 
     def from_main(self, values: list[float]) -> list[float]:
@@ -67,7 +68,7 @@ class Processes:
         if self.world == 1:
             return values
         shared = torch.tensor(values, dtype=torch.float64)
-        dist.broadcast(shared, 0)
+        torch.distributed.broadcast(shared, 0)
         return [float(value) for value in shared]
 
     def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -77,7 +78,7 @@ class Processes:
             parts = [tensor]
             if self.world > 1:
                 parts = [torch.empty_like(tensor) for _ in range(self.world)]
-                dist.all_gather(parts, tensor.contiguous())
+                torch.distributed.all_gather(parts, tensor.contiguous())
             gathered |= {f"{rank}/{name}": part for rank, part in enumerate(parts)}
         return gathered
 
@@ -85,13 +86,13 @@ class Processes:
     def main_first(self) -> Iterator[None]:
         """Run the block in the main process first, then in the others, which find the files that it wrote."""
         if self.world > 1 and not self.is_main:
-            dist.barrier()
+            torch.distributed.barrier()
         yield
         if self.world > 1 and self.is_main:
-            dist.barrier()
+            torch.distributed.barrier()
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Copy the tensors of the main process to all others, in place."""
         if self.world > 1:
             for tensor in tensors:
-                dist.broadcast(tensor, 0)
+                torch.distributed.broadcast(tensor, 0)

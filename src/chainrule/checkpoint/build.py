@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor, nn
 
 from chainrule.checkpoint.checkpoints import contiguous
 from chainrule.checkpoint.folder import RunFolder
@@ -14,6 +13,9 @@ from chainrule.errors import ConfigError, RunError
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.types import Model, OutputChoice, Vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 COUNTS = "unigram_counts"
 

@@ -14,15 +14,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError
-from safetensors.torch import load as load_bytes
-from safetensors.torch import save as save_bytes
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from chainrule.base.files import aside, folder_atomically, write_atomically
 from chainrule.errors import RunError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHECKSUM = "checksum"
 """Name of the CRC-32 among the values."""
@@ -40,7 +38,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Add a checkpoint; older ones are deleted once it is safely written."""
     older = find_checkpoints(folder)
     place = folder / f"step-{checkpoint.values['step']:09d}"
-    content = save_bytes(contiguous(checkpoint.tensors))
+    content = to_bytes(contiguous(checkpoint.tensors))
     with folder_atomically(place) as building:
         write_atomically(building / "tensors.safetensors", content)
         write_atomically(building / "values.json", json.dumps({**checkpoint.values, CHECKSUM: zlib.crc32(content)}))
@@ -97,8 +95,19 @@ def reading(path: Path) -> Iterator[None]:
         raise RunError(f"{path} cannot be read ({error.strerror}); restore the file") from None
 
 
+def to_bytes(tensors: dict[str, Tensor]) -> bytes:
+    """Named tensors as the content of a file."""
+    from safetensors.torch import save  # here: a run of arrays needs no torch
+
+    content: bytes = save(tensors)
+    return content
+
+
 def read_tensors(path: Path, damaged: RunError, checksum: int | None = None) -> dict[str, Tensor]:
     """The tensors of a file; `damaged` is raised if they are, or if the file has another CRC-32."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load as load_bytes
+
     with reading(path):
         content = path.read_bytes()
     if checksum is not None and zlib.crc32(content) != checksum:

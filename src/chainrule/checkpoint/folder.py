@@ -23,10 +23,7 @@ import tomllib
 from collections.abc import Callable, Collection
 from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import save as save_bytes
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from chainrule.base.files import disk_errors, move, temporary_name, write_atomically
 from chainrule.checkpoint.checkpoints import (
@@ -36,12 +33,16 @@ from chainrule.checkpoint.checkpoints import (
     read_json,
     read_tensors,
     reading,
+    to_bytes,
     write_checkpoint,
 )
 from chainrule.checkpoint.integrity import hash_file, hash_options, is_whole, remember
 from chainrule.config import RunConfig, parse, read_toml, write_toml
 from chainrule.errors import RunError
 from chainrule.text.tokenizers import Tokenizer, load_tokenizer, saved_fingerprint
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHECKSUMS = ("weights", "weights_before", "configuration")
 """Lines of the signature that are written together with the files they describe."""
@@ -157,7 +158,7 @@ class RunFolder:
 
     def write_weights(self, weights: dict[str, Tensor]) -> None:
         """The weights to use."""
-        self.write_model(lambda path: write_atomically(path, save_bytes(weights)))
+        self.write_model(lambda path: write_atomically(path, to_bytes(weights)))
 
     def write_model(self, save: Callable[[Path], None]) -> None:
         """Replace the file of the weights by the one that `save` writes, and its checksum.

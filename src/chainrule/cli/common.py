@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import typer
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from chainrule.base.progress import Progress
+    from chainrule.runs.base import Run
+    from chainrule.runs.translator import TranslatorRun
     from chainrule.training.fitting.fitting import TrainingListener
     from chainrule.training.loop import Update
 
@@ -49,6 +51,11 @@ LiveSettings = Annotated[
 
 SECONDS_BETWEEN_LINES = 10
 """Seconds between progress lines where standard error is not a terminal."""
+
+
+def is_translator(run: Run) -> TypeGuard[TranslatorRun]:
+    """Whether a run translates; its class is imported only if it does."""
+    return "translate" in run.verbs
 
 
 def print_note(text: str) -> None:

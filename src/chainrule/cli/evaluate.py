@@ -12,6 +12,7 @@ from chainrule.cli.common import (
     Json,
     LiveSettings,
     Verbose,
+    is_translator,
     print_fields,
     print_json,
     print_note,
@@ -78,7 +79,6 @@ def evaluate(
     from chainrule.errors import ConfigError
     from chainrule.runs.base import EvaluatedRun
     from chainrule.runs.load import load, load_for
-    from chainrule.runs.translator import TranslatorRun
 
     print_warnings()
     texts = texts or []
@@ -103,7 +103,7 @@ def evaluate(
     options = {"lowercase": lowercase or None, "bleu_tokenizer": bleu_tokenizer, "references": reference}
     given = {**options, **search, "outputs": outputs, "field": field}
     loaded.check_evaluate(_given(given))
-    if not isinstance(loaded, TranslatorRun):
+    if not is_translator(loaded):
         if second is not None:
             raise ConfigError(f"a second run is for translators, and {loaded.name} is not one; leave it out")
         _evaluate_text(loaded, texts, field, vectors, verbose, json)
@@ -113,6 +113,8 @@ def evaluate(
             f"{run} is evaluated either on pairs or on word vectors; leave out the pairs, or --similarity "
             "and --analogies"
         )
+    from chainrule.runs.translator import TranslatorRun
+
     others = [load_for("translate", TranslatorRun, second)] if second else []
     search |= parallel_options(num_beams, mode or "ar", lengths or 1, refine or 0)
     _evaluate_pairs([loaded, *others], texts[len(others) :], _given(options), _given(search), outputs, verbose, json)

@@ -50,9 +50,9 @@ def explain(
 
 def info(run: RunPath, json: Json = False) -> None:
     """Show the model, tokeniser, size and training of a run."""
-    from chainrule import api
+    from chainrule.runs.load import load
 
-    record: dict[str, Any] = api.load(run).info()
+    record: dict[str, Any] = load(run).info()
     if json:
         print_json(record)
     else:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from chainrule.cli.common import Field, Json, LiveSettings, RunPath, print_json, print_note, print_warnings
+from chainrule.cli.common import (
+    Field,
+    Json,
+    LiveSettings,
+    RunPath,
+    is_translator,
+    print_json,
+    print_note,
+    print_warnings,
+)
 
 if TYPE_CHECKING:
     from chainrule.inference.few_shot import Normalise
@@ -62,14 +71,13 @@ def score(
     from chainrule.inference.unknown_words import UnknownWords
     from chainrule.runs.language_model import LanguageModelRun
     from chainrule.runs.load import load
-    from chainrule.runs.translator import TranslatorRun
     from chainrule.text.readers import lines_in, open_texts
 
     print_warnings()
     loaded = load(run, settings=parse_settings(settings or []))
     asks = choices or prompt_file or contains_questions(file)
     unknown = UnknownWords(oov or ("spell" if asks else "unk"), oov_penalty)
-    if isinstance(loaded, TranslatorRun) and not asks:
+    if is_translator(loaded) and not asks:
         if oov is not None:
             raise ConfigError(f"--oov does not apply to {loaded.name}, a translator; leave it out")
         _print(loaded.score_pairs([file] if target is None else [file, target]), tokens, json)

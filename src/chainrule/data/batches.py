@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
+from chainrule.base.lazy import torch
 from chainrule.errors import DataError
 from chainrule.types import Batch, map_state
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from chainrule.base.lazy import torch
 from chainrule.text.tokenizers.base import Ids
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Indices = NDArray[np.integer[Any]]
 """Positions of examples in a data set."""

@@ -19,14 +19,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
-
+from chainrule.base.lazy import torch
+from chainrule.base.modes import without_gradients
 from chainrule.decoding.limits import check_limit
 from chainrule.errors import ConfigError
 from chainrule.types import State, Stepper
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LENGTH_PENALTY = 1.0
 """Default exponent of the length in the score: hypotheses are ranked by their mean log-probability per token."""
@@ -44,7 +46,7 @@ class Hypothesis:
     score: float
 
 
-@torch.inference_mode()
+@without_gradients
 def beam_search(
     stepper: Stepper,
     state: State,
@@ -63,7 +65,7 @@ def beam_search(
     limits.
     """
     limits = _limits(max_new_tokens, len(prompt_BT))
-    _check(beams, length_penalty, num_return_sequences)
+    check_beam(beams, length_penalty, num_return_sequences)
     if not limits:
         return []
     log_probs_RV, state = stepper.prefill(state, prompt_BT)
@@ -90,7 +92,8 @@ def _limits(max_new_tokens: int | Sequence[int] | Tensor, prompts: int) -> list[
     return limits
 
 
-def _check(beams: int, length_penalty: float, returned: int) -> None:
+def check_beam(beams: int, length_penalty: float, returned: int) -> None:
+    """Refuse a beam that cannot be searched."""
     if beams < 1:
         raise ConfigError(f"beams is {beams}; expected at least 1")
     if not -10 <= length_penalty <= 10:  # beyond that, length ^ penalty leaves the range of numbers

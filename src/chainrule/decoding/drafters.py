@@ -9,9 +9,8 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-import torch
-
 from chainrule.base.devices import device_of
+from chainrule.base.lazy import torch
 from chainrule.decoding.speculative import Drafter
 from chainrule.types import State, Stepper
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from chainrule.base.lazy import torch
 from chainrule.errors import ConfigError
 from chainrule.types import State, Stepper, SteppingModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Ensemble(SteppingModel):

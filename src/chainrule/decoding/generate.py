@@ -10,15 +10,18 @@ ended, so that every step has the same number of rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from chainrule.base.devices import device_of
+from chainrule.base.lazy import torch
+from chainrule.base.modes import without_gradients
 from chainrule.decoding.choosers import Chooser
 from chainrule.decoding.limits import check_limit
 from chainrule.errors import ConfigError
 from chainrule.types import Stepper
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def stream(
@@ -36,8 +39,8 @@ def stream(
     The stepper reads `bos`, then the prompt, then the chosen tokens. The stream ends once every row has produced `eos`
     (which is yielded; None: never), or after `max_new_tokens`.
     """
-    _check(max_new_tokens, num_return_sequences)
-    return _stream(stepper, prompt_T, eos, bos, max_new_tokens, choose, num_return_sequences)
+    check_generation(max_new_tokens, num_return_sequences)
+    return _decode(stepper, prompt_T, eos, bos, max_new_tokens, choose, num_return_sequences)
 
 
 def generate(
@@ -51,18 +54,19 @@ def generate(
     num_return_sequences: int = 1,
 ) -> list[Tensor]:
     """Return what `stream` yields: the new tokens of each sequence, up to and including its first `eos`."""
-    _check(max_new_tokens, num_return_sequences)
-    with torch.inference_mode():
-        steps = list(_decode(stepper, prompt_T, eos, bos, max_new_tokens, choose, num_return_sequences))
+    check_generation(max_new_tokens, num_return_sequences)
+    steps = list(_decode(stepper, prompt_T, eos, bos, max_new_tokens, choose, num_return_sequences))
     return [_cut_after_eos(tokens_T, eos) for tokens_T in torch.stack(steps, 1)]
 
 
-def _check(max_new_tokens: int, num_return_sequences: int) -> None:
+def check_generation(max_new_tokens: int, num_return_sequences: int) -> None:
+    """Refuse a limit without tokens, and a number of sequences below one."""
     check_limit(max_new_tokens)
     if num_return_sequences < 1:
         raise ConfigError(f"num_return_sequences is {num_return_sequences}; expected at least 1")
 
 
+@without_gradients  # entered anew at each step, so the caller's mode applies between steps
 def _decode(
     stepper: Stepper, prompt_T: Tensor | None, eos: int | None, bos: int, limit: int, choose: Chooser, rows: int
 ) -> Iterator[Tensor]:
@@ -88,10 +92,6 @@ def _decode(
         elif eos is not None and token_B.item() == eos:
             return
         log_probs_BV, state = stepper.step(state, token_B)
-
-
-# The decorator enters inference mode anew at each step, so the caller's mode applies between steps.
-_stream = torch.inference_mode()(_decode)
 
 
 def _cut_after_eos(tokens_T: Tensor, eos: int | None) -> Tensor:

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from chainrule.base.modes import without_gradients
 from chainrule.errors import ConfigError
 from chainrule.types import Source, State
 
@@ -84,7 +85,7 @@ class ParallelTranslator(Protocol):
 # Parallel translation
 
 
-@torch.inference_mode()
+@without_gradients
 def translate_in_parallel(
     model: ParallelTranslator, source: Source, *, lengths: int = 1, refine: int = 0, eos: int
 ) -> list[list[int]]:
@@ -214,7 +215,7 @@ def _mean_log_probs(
 # Drafts
 
 
-@torch.inference_mode()
+@without_gradients
 def draft_in_parallel(
     model: ParallelTranslator, source: Source, *, eos: int, limits: Sequence[int]
 ) -> tuple[list[list[int]], list[int]]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from chainrule.base.lazy import torch
 from chainrule.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MIN_TEMPERATURE = 1e-9
 """Below this, even neighbouring single-precision numbers differ by a hundred nats after scaling: the draw is greedy."""

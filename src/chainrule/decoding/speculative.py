@@ -21,15 +21,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
-
+from chainrule.base.lazy import torch
+from chainrule.base.modes import without_gradients
 from chainrule.decoding.choosers import Chooser, Greedy
 from chainrule.decoding.limits import check_limit
 from chainrule.errors import ConfigError
 from chainrule.types import State, Stepper
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DRAFT_TOKENS = 8
 """Default maximum of tokens per draft."""
@@ -144,7 +146,7 @@ def check_draft_tokens(count: int) -> None:
         raise ConfigError(f"draft_tokens is {count}; expected at least 1: leave the draft out to have none")
 
 
-@torch.inference_mode()  # entered anew at each step, so the caller's mode applies between steps
+@without_gradients  # entered anew at each step, so the caller's mode applies between steps
 def _decode(
     stepper: Stepper,
     state: State,

@@ -94,7 +94,9 @@ def _sum_batch(model: Bert, batch: Batch) -> MaskedSums:
         log_probs_MV = model.output.log_probs(hidden_MD)
         own_M1, best_MK = log_probs_MV.gather(1, targets_M[:, None]), log_probs_MV.topk(min(TOP, model.vocab_size), 1)
         hit_MK = best_MK.indices == targets_M[:, None]
-        sums = sums.plus(MaskedSums(-precise_sum(own_M1), len(targets_M), int(hit_MK[:, 0].sum()), int(hit_MK.sum())))
+        sums = sums.plus(
+            MaskedSums(-precise_sum(own_M1.cpu().numpy()), len(targets_M), int(hit_MK[:, 0].sum()), int(hit_MK.sum()))
+        )
     return sums
 
 

@@ -43,7 +43,7 @@ def mean_loss(model: Translator, batches: Iterable[Batch]) -> float:
             assert batch.source is not None
             log_probs_BT = model.log_probs(batch.targets_BT, batch.source)
             kept = log_probs_BT if batch.weights_BT is None else log_probs_BT[batch.weights_BT > 0]
-            nats, count = nats - precise_sum(kept.flatten()), count + kept.numel()
+            nats, count = nats - precise_sum(kept.flatten().cpu().numpy()), count + kept.numel()
     return nats / count
 
 
@@ -129,9 +129,9 @@ def score_targets(model: Translator, store: PairStore, unk: int | None) -> Targe
             log_probs_N, targets_N, correct_N = _score_batch(model, batch)
             known_N = torch.ones_like(correct_N) if unk is None else targets_N != unk
             sums += [
-                -precise_sum(log_probs_N),
+                -precise_sum(log_probs_N.cpu().numpy()),
                 len(targets_N),
-                -precise_sum(log_probs_N[known_N]),
+                -precise_sum(log_probs_N[known_N].cpu().numpy()),
                 int(known_N.sum()),
                 int(correct_N.sum()),
             ]

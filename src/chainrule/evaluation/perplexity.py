@@ -14,12 +14,11 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from chainrule.base.arrays import Array
-from chainrule.base.devices import device_of
 from chainrule.base.modes import evaluating
+from chainrule.base.over_arrays import over_arrays
 from chainrule.base.progress import Progress
 from chainrule.evaluation.tracks import choose_tracks, cut_tracks
 from chainrule.types import StreamScorer
@@ -59,8 +58,8 @@ class Likelihood(NamedTuple):
 class ScoredTokens(NamedTuple):
     """A piece of a stream: tokens and the log p of each in nats."""
 
-    tokens_N: Tensor
-    log_probs_N: Tensor
+    tokens_N: Array
+    log_probs_N: Array
 
 
 def score_stream(
@@ -74,23 +73,23 @@ def score_stream(
 ) -> Iterator[ScoredTokens]:
     """Yield every token of the stream once with its log-probability, one chunk of all tracks at a time."""
     layout = cut_tracks(len(tokens), choose_tracks(model, len(tokens)) if tracks is None else tracks)
-    device = device_of(model)
-    state, done = model.start(layout.count), 0
+    arrays = over_arrays(model)
+    state, done = arrays.start(layout.count), 0
     for begin, end in layout.chunks(chunk or model.chunk or CHUNK):
-        tokens_BT = torch.from_numpy(layout.read(tokens, begin, end, eos)).to(device)
-        log_probs_BT, state = model.score(tokens_BT, state)
+        tokens_BT = layout.read(tokens, begin, end, eos)
+        log_probs_BT, state = arrays.score(tokens_BT, state)
         # Only the last column can lack rows, and no token follows the padding there.
         whole = end - begin - (layout.rows_at(end - 1) < layout.count)
         piece = [_unpadded(part, whole, layout.rows_at(end - 1)) for part in (tokens_BT, log_probs_BT)]
         yield ScoredTokens(*piece)
-        done += piece[0].numel()
+        done += len(piece[0])
         if progress:
             progress(done, len(tokens))
 
 
-def _unpadded(part_BT: Tensor, whole: int, last: int) -> Tensor:
+def _unpadded(part_BT: Array, whole: int, last: int) -> Array:
     """The first `whole` columns, and the first `last` rows of the next column if there is one -> N."""
-    return torch.cat([part_BT[:, :whole].flatten(), part_BT[:last, whole:].flatten()])
+    return np.concatenate([part_BT[:, :whole].reshape(-1), part_BT[:last, whole:].reshape(-1)])
 
 
 def evaluate_tokens(
@@ -110,6 +109,6 @@ def evaluate_tokens(
     return Likelihood(nats, len(tokens))
 
 
-def precise_sum(values_N: Tensor) -> float:
-    """The sum in double precision, computed on the CPU because not every device supports it."""
-    return float(values_N.cpu().double().sum())
+def precise_sum(values_N: Array) -> float:
+    """The sum in double precision."""
+    return float(values_N.sum(dtype=np.float64))

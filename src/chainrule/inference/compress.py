@@ -22,15 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from chainrule.base.arrays import Array
-from chainrule.base.devices import device_of, threads
+from chainrule.base.devices import threads
 from chainrule.base.files import allocate, disk_errors, flush_folder, move, temporary_name
 from chainrule.base.modes import evaluating
+from chainrule.base.over_arrays import TensorArrays, over_arrays
 from chainrule.base.progress import Progress
-from chainrule.base.reproducible import reproducible
 from chainrule.base.targets import check_file
 from chainrule.data.store import TokenStore, open_store
 from chainrule.errors import ConfigError, DataError, RunError
@@ -48,7 +46,7 @@ from chainrule.text.coding.coders import Coder, RangeDecoder, RangeEncoder
 from chainrule.text.coding.residue import ResidueWriter, read_residue
 from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import Tokenizer
-from chainrule.types import State, SteppingModel
+from chainrule.types import ArrayModel, State, SteppingModel
 
 BLOCK_TOKENS = 65536
 """Approximate number of tokens per range code: few enough for memory, enough that its end costs almost nothing."""
@@ -189,12 +187,18 @@ class _TrackCoder:
     def __init__(self, model: SteppingModel, layout: Tracks, eos: int, portable: bool) -> None:
         self.layout, self.portable = layout, portable
         self._model = model
-        self._token_B = torch.full((layout.count,), eos, device=device_of(model))
+        # Reproducible arithmetic is that of tensors.
+        self._arrays: ArrayModel = TensorArrays(model) if portable else over_arrays(model)
+        self._token_B = np.full(layout.count, eos)
         with evaluating(model), self._arithmetic():
-            self._state: State = model.start(layout.count)
+            self._state: State = self._arrays.start(layout.count)
 
     def _arithmetic(self) -> AbstractContextManager[None]:
-        return reproducible(self._model) if self.portable else nullcontext()
+        if not self.portable:
+            return nullcontext()
+        from chainrule.base.reproducible import reproducible  # here: it needs torch
+
+        return reproducible(self._model)
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """The first column of each block and the end of its columns."""
@@ -207,13 +211,13 @@ class _TrackCoder:
         with evaluating(self._model), threads(1), self._arithmetic():
             for column in range(tokens_BT.shape[1]):
                 rows = self.layout.rows_at(begin + column)
-                log_probs_BV, self._state = self._model.step(self._state, self._token_B)
+                weights_BV, self._state = self._arrays.step_probs(self._state, self._token_B)
                 symbols_B = tokens_BT[:rows, column] if known else None
-                coded_B = coder.code_rows(_weights(log_probs_BV[:rows]), symbols_B)
+                coded_B = coder.code_rows(_check(weights_BV[:rows]), symbols_B)
                 checksum = zlib.crc32(coded_B.astype("<u4").tobytes(), checksum)
                 tokens_BT[:rows, column] = coded_B
-                # A new tensor, because a model may keep the last one. Rows that have ended read eos.
-                self._token_B = torch.from_numpy(tokens_BT[:, column].copy()).to(self._token_B.device)
+                # A new array, because a model may keep the last one. Rows that have ended read eos.
+                self._token_B = tokens_BT[:, column].copy()
         return checksum
 
     def report(self, progress: Progress | None, column: int) -> None:
@@ -223,12 +227,11 @@ class _TrackCoder:
             progress(min(column, self.layout.length) * self.layout.count + longer, self.layout.tokens)
 
 
-def _weights(log_probs_BV: Tensor) -> Array:
+def _check(weights_BV: Array) -> Array:
     """Probabilities for the coder, which normalises them itself in double precision."""
-    weights_BV = log_probs_BV.exp().cpu().double().numpy()
     if not np.isfinite(weights_BV.sum()):
         raise RunError("the model gives probabilities that are not finite, for example NaN; train it again.")
-    return np.asarray(weights_BV)
+    return weights_BV
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-import torch
-
+from chainrule.base.lazy import torch
 from chainrule.base.modes import evaluating
 from chainrule.decoding import Chooser, Drafter, DraftStatistics, FallbackDrafter, LookupDrafter, StepperDrafter
 from chainrule.errors import ConfigError

@@ -10,14 +10,13 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from chainrule.base.arrays import Array
 from chainrule.base.files import file_atomically
+from chainrule.base.lazy import torch
 from chainrule.base.modes import evaluating
 from chainrule.data.grouping import by_length, in_windows, map_batches
 from chainrule.errors import ConfigError, RunError
@@ -25,6 +24,9 @@ from chainrule.evaluation.vectors import unit_vectors
 from chainrule.inference.subject import TextModel
 from chainrule.inference.word_table import table_of
 from chainrule.types import Source, TextEncoder
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Pooling = Literal["mean", "max", "first", "last", "pooled"]
 POOLINGS = ("mean", "max", "first", "last", "pooled")

@@ -21,17 +21,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from chainrule.base.arrays import Array
 from chainrule.base.modes import evaluating
+from chainrule.base.over_arrays import over_arrays
 from chainrule.data.grouping import by_equal_length, in_windows, map_batches
 from chainrule.errors import ConfigError, DataError
 from chainrule.inference.subject import TextModel
 from chainrule.inference.unknown_words import SPELLED, UnknownWords
 from chainrule.text.readers import lines_in, open_texts
 from chainrule.text.sources import JSON_SUFFIXES, file_chunks, kind_of, lines_of
-from chainrule.types import State
+from chainrule.types import ArrayModel, State
 
 Normalise = Literal["none", "token", "byte"]
 NORMALISE = ("none", "token", "byte")
@@ -150,12 +151,13 @@ def _score(subject: TextModel, questions: list[_QuestionTokens]) -> list[list[fl
     common = min(shared_length(contexts), min(map(len, contexts)) - 1)
     groups = by_equal_length([len(context) for context in contexts])
     batches = (batch for group in groups for batch in _batches(questions, group, subject.tokenizer.vocab_size))
-    with torch.inference_mode(), evaluating(subject.model):
-        state = subject.model.start(1)
+    arrays = over_arrays(subject.model)
+    with evaluating(subject.model):
+        state = arrays.start(1)
         if common:
-            _, state = subject.model.prefill(state, torch.tensor([contexts[0][:common]], device=subject.device))
+            _, state = arrays.prefill(state, np.array([contexts[0][:common]]))
         return map_batches(
-            batches, lambda batch: _score_batch(subject, state, [questions[index] for index in batch], common)
+            batches, lambda batch: _score_batch(subject, arrays, state, [questions[index] for index in batch], common)
         )
 
 
@@ -174,33 +176,31 @@ def _batches(questions: list[_QuestionTokens], group: list[int], vocab_size: int
 
 
 def _score_batch(
-    subject: TextModel, state: State, questions: list[_QuestionTokens], common: int
+    subject: TextModel, arrays: ArrayModel, state: State, questions: list[_QuestionTokens], common: int
 ) -> Iterator[list[float]]:
     """log p of the alternatives of questions whose contexts have one length; `state` is after `common` tokens."""
-    copies_B = torch.zeros(len(questions), dtype=torch.int64, device=subject.device)
-    rest_BS = torch.tensor([one.context[common:] for one in questions], device=subject.device)
-    first_BV, state = subject.model.prefill(subject.model.select(state, copies_B), rest_BS)
+    rest_BS = np.array([one.context[common:] for one in questions])
+    first_BV, state = arrays.prefill(arrays.select(state, np.zeros(len(questions), np.int64)), rest_BS)
     counts = [len(one.rows) for one in questions]
-    prompt_R = torch.tensor([index for index, count in enumerate(counts) for _ in range(count)], device=subject.device)
-    totals_R = _score_rows(subject, state, first_BV, prompt_R, [row for one in questions for row in one.rows])
-    return (part.tolist() for part in totals_R.split(counts))
+    prompt_R = np.repeat(np.arange(len(questions)), counts)
+    rows = [row for one in questions for row in one.rows]
+    totals_R = _score_rows(arrays, state, first_BV, prompt_R, rows, subject.tokenizer.eos)
+    return (part.tolist() for part in np.split(totals_R, np.cumsum(counts)[:-1]))
 
 
-def _score_rows(subject: TextModel, state: State, first_BV: Tensor, prompt_R: Tensor, rows: list[list[int]]) -> Tensor:
+def _score_rows(
+    arrays: ArrayModel, state: State, first_BV: Array, prompt_R: Array, rows: list[list[int]], pad: int
+) -> Array:
     """log p of each row after its prompt, R; `first_BV` are the log p of the first token after each prompt."""
-    longest = max(map(len, rows))
-    tokens_RT = torch.full((len(rows), longest), subject.tokenizer.eos)
-    mask_RT = torch.zeros(len(rows), longest, dtype=torch.bool)
+    lengths_R = np.array([len(row) for row in rows])
+    tokens_RT = np.full((len(rows), lengths_R.max()), pad, np.int64)
     for index, row in enumerate(rows):
-        tokens_RT[index, : len(row)] = torch.tensor(row)
-        mask_RT[index, : len(row)] = True
-    tokens_RT, mask_RT = tokens_RT.to(subject.device), mask_RT.to(subject.device)
-    log_probs_RT = first_BV.index_select(0, prompt_R).gather(1, tokens_RT[:, :1])
-    if longest > 1:
-        log_probs_RTV, _ = subject.model.extend(subject.model.select(state, prompt_R), tokens_RT[:, :-1])
-        later_RT = log_probs_RTV.gather(2, tokens_RT[:, 1:, None]).squeeze(2)
-        log_probs_RT = torch.cat([log_probs_RT, later_RT], 1)
-    return log_probs_RT.double().masked_fill(~mask_RT, 0.0).sum(1)
+        tokens_RT[index, : len(row)] = row
+    log_probs_RT = first_BV[prompt_R, tokens_RT[:, 0]][:, None]
+    if tokens_RT.shape[1] > 1:
+        log_probs_RT = np.concatenate([log_probs_RT, arrays.follow(arrays.select(state, prompt_R), tokens_RT)], 1)
+    inside_RT = np.arange(tokens_RT.shape[1]) < lengths_R[:, None]
+    return np.asarray(np.where(inside_RT, log_probs_RT.astype(np.float64), 0.0).sum(1))
 
 
 # Questions in files

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from chainrule.base.devices import physical_cores, threads
+from chainrule.base.lazy import torch
 from chainrule.base.modes import evaluating
 from chainrule.decoding import (
     Chooser,
     DraftStatistics,
     Greedy,
+    Hypothesis,
     Sample,
     beam_search,
-    generate,
     stream,
     stream_with_drafts,
 )
 from chainrule.decoding.beam import LENGTH_PENALTY
+from chainrule.decoding.over_arrays import ArrayChooser, ArraySample, beam_search_arrays, greedy, stream_arrays
 from chainrule.decoding.speculative import DRAFT_TOKENS
 from chainrule.decoding.stop_strings import StopStrings
 from chainrule.errors import ConfigError
 from chainrule.inference.drafts import Draft, check_single, open_draft
 from chainrule.inference.subject import TextModel
+from chainrule.types import ArrayModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,15 @@ class Generated:
     tokens: int
     log_prob: float | None = None
     drafted: DraftStatistics | None = None  # statistics of the drafts, where there were some
+
+
+ARRAY_OPTIONS = frozenset(
+    (
+        *("max_new_tokens", "num_beams", "length_penalty", "num_return_sequences", "temperature", "top_k", "top_p"),
+        *("seed", "stop_at_eos", "stop", "draft_tokens"),
+    )
+)
+"""Options that decoding over arrays supports; with any other, torch is used."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +76,30 @@ class GenerationOptions:
         """Whether tokens are drawn at random."""
         return any(option is not None for option in (self.temperature, self.top_k, self.top_p))
 
-    def chooser(self) -> Chooser:
-        """How the next token is chosen; a seed repeats the same draws."""
-        if not self.samples:
-            return Greedy()
+    @property
+    def sampling(self) -> Sample:
+        """The options of sampling, without a generator."""
         return Sample(
             1.0 if self.temperature is None else self.temperature,
             top_k=self.top_k,
             top_p=1.0 if self.top_p is None else self.top_p,
-            generator=None if self.seed is None else torch.Generator().manual_seed(self.seed),
         )
+
+    def chooser(self) -> Chooser:
+        """How the next token is chosen; a seed repeats the same draws."""
+        if not self.samples:
+            return Greedy()
+        return replace(self.sampling, generator=None if self.seed is None else torch.Generator().manual_seed(self.seed))
+
+    def array_chooser(self) -> ArrayChooser:
+        """The same over arrays."""
+        return ArraySample(self.sampling, np.random.default_rng(self.seed)) if self.samples else greedy
+
+    @property
+    def fits_arrays(self) -> bool:
+        """Whether decoding over arrays supports all options that are set."""
+        rest = (option for option in fields(self) if option.name not in ARRAY_OPTIONS)
+        return all(getattr(self, option.name) == option.default for option in rest)
 
     def check(self) -> None:
         """Refuse combinations that cannot be met."""
@@ -88,7 +117,7 @@ class GenerationOptions:
 def generate_texts(subject: TextModel, prompt: str, options: GenerationOptions) -> list[Generated]:
     """Continuations of a prompt, which is part of the result."""
     options.check()
-    walk = _Generation(subject, prompt, options)
+    walk = _open(subject, prompt, options)
     single = options.num_beams * options.num_return_sequences == 1
     with threads(1 if single else physical_cores()), evaluating(subject.model):
         return walk.texts()
@@ -101,19 +130,38 @@ def stream_text(
 
     `drafted` is kept up to date with the statistics of the drafts.
     """
-    return _Generation(subject, prompt, options).pieces(drafted)
+    return _open(subject, prompt, options).pieces(drafted)
 
 
-class _Generation:
+def _open(subject: TextModel, prompt: str, options: GenerationOptions) -> _Generation:
+    """The continuation of a prompt: without torch where the model and the options allow it."""
+    native = subject.model.arrays if options.fits_arrays else None
+    if native is not None:
+        return _ArrayGeneration(subject, prompt, options, native)
+    return _TensorGeneration(subject, prompt, options)
+
+
+class _Generation(ABC):
     """One prompt and the options to continue it."""
 
     def __init__(self, subject: TextModel, prompt: str, options: GenerationOptions) -> None:
         self.subject, self.options = subject, options
         self.model, self.tokenizer = subject.model, subject.tokenizer
-        self.start_T = torch.as_tensor(self.tokenizer.encode_block(prompt), dtype=torch.int64)
-        self.stops, self.choose = StopStrings(options.stop), options.chooser()
-        self.eos = self._end_token()
+        self.start: list[int] = self.tokenizer.encode_block(prompt).tolist()
+        self.stops, self.eos = StopStrings(options.stop), self._end_token()
         self.draft: Draft | None = None if options.draft is None else open_draft(subject, options.draft)
+
+    @abstractmethod
+    def _beam(self) -> list[Hypothesis]:
+        """The best hypotheses of a beam search."""
+
+    @abstractmethod
+    def _steps(self, rows: int) -> Iterator[list[int]]:
+        """The tokens that are chosen for each row, step by step."""
+
+    @abstractmethod
+    def _drafted_tokens(self, draft: Draft, statistics: DraftStatistics | None) -> Iterator[int]:
+        """The tokens of one text, computed with drafts."""
 
     def _end_token(self) -> int | None:
         """Lines of words are sentences, so generation ends with one; elsewhere a newline is a character like others.
@@ -125,55 +173,28 @@ class _Generation:
             stop = self.tokenizer.word_tokens or not self.tokenizer.ends_lines
         return self.tokenizer.eos if stop else None
 
-    @property
-    def fed_1T(self) -> Tensor:  # noqa: N802
-        """The prompt after the `eos` before it, as one row."""
-        return torch.cat([torch.tensor([self.tokenizer.eos]), self.start_T])[None].to(self.subject.device)
-
     # Whole texts
 
     def texts(self) -> list[Generated]:
         drafted = None if self.draft is None else DraftStatistics()
+        found: list[tuple[list[int], float | None]]
         if self.options.num_beams > 1:
-            found = self._beam()
+            found = [(list(one.tokens), one.log_prob) for one in self._beam()]
         elif self.draft is not None:
             steps = ([token] for token in self._drafted_tokens(self.draft, drafted))
             found = [(row, None) for row in self._until_stop(steps)]
         else:
             found = [(row, None) for row in self._rows()]
-        before = self.start_T.tolist()
+        before = self.start
         written = len(self.tokenizer.decode(before))
         return [
             Generated(self.stops.cut(self.tokenizer.decode([*before, *new]), written), len(new), log_prob, drafted)
             for new, log_prob in found
         ]
 
-    def _beam(self) -> list[tuple[list[int], float | None]]:
-        best = beam_search(
-            self.model,
-            self.model.start(1),
-            self.fed_1T,
-            eos=self.eos,
-            beams=self.options.num_beams,
-            max_new_tokens=self.options.max_new_tokens,
-            length_penalty=self.options.length_penalty,
-            num_return_sequences=self.options.num_return_sequences,
-        )
-        return [(list(one.tokens), one.log_prob) for one in best[0]]
-
     def _rows(self) -> list[list[int]]:
-        """The new tokens of each text."""
-        eos = self.eos
-        named: dict[str, Any] = {
-            "eos": eos,
-            "bos": self.tokenizer.eos,
-            "max_new_tokens": self.options.max_new_tokens,
-            "choose": self.choose,
-            "num_return_sequences": self.options.num_return_sequences,
-        }
-        if not self.stops:
-            return [row.tolist() for row in generate(self.model, self.start_T, **named)]
-        rows = self._until_stop(token_B.tolist() for token_B in stream(self.model, self.start_T, **named))
+        """The new tokens of each text, up to and including its first eos."""
+        rows, eos = self._until_stop(self._steps(self.options.num_return_sequences)), self.eos
         return [row if eos not in row else row[: row.index(eos) + 1] for row in rows]
 
     def _until_stop(self, steps: Iterator[list[int]]) -> list[list[int]]:
@@ -187,19 +208,11 @@ class _Generation:
     # Pieces
 
     def pieces(self, drafted: DraftStatistics | None) -> Iterator[str]:
-        whole = self.tokenizer.decode(self.start_T.tolist())
+        whole = self.tokenizer.decode(self.start)
         if whole:
             yield whole
         if self.draft is None:
-            walk = stream(
-                self.model,
-                self.start_T,
-                eos=self.eos,
-                bos=self.tokenizer.eos,
-                max_new_tokens=self.options.max_new_tokens,
-                choose=self.choose,
-            )
-            steps: Iterator[int] = (int(token_B[0]) for token_B in walk)
+            steps: Iterator[int] = (row[0] for row in self._steps(1))
         else:
             steps = self._drafted_tokens(self.draft, drafted)
         pieces = self._new_text(steps)
@@ -218,6 +231,45 @@ class _Generation:
             if line[-1] == self.tokenizer.eos:
                 line, shown = [], ""
 
+    def _last_line(self) -> list[int]:
+        """The tokens of the prompt after its last eos."""
+        tokens = self.start
+        last = next((index for index in range(len(tokens) - 1, -1, -1) if tokens[index] == self.tokenizer.eos), -1)
+        return tokens[last + 1 :]
+
+
+class _TensorGeneration(_Generation):
+    """Continues a prompt with any model."""
+
+    @property
+    def fed_1T(self) -> Tensor:  # noqa: N802
+        """The prompt after the `eos` before it, as one row."""
+        return torch.tensor([[self.tokenizer.eos, *self.start]], device=self.subject.device)
+
+    def _beam(self) -> list[Hypothesis]:
+        return beam_search(
+            self.model,
+            self.model.start(1),
+            self.fed_1T,
+            eos=self.eos,
+            beams=self.options.num_beams,
+            max_new_tokens=self.options.max_new_tokens,
+            length_penalty=self.options.length_penalty,
+            num_return_sequences=self.options.num_return_sequences,
+        )[0]
+
+    def _steps(self, rows: int) -> Iterator[list[int]]:
+        steps = stream(
+            self.model,
+            torch.tensor(self.start, dtype=torch.int64),
+            eos=self.eos,
+            bos=self.tokenizer.eos,
+            max_new_tokens=self.options.max_new_tokens,
+            choose=self.options.chooser(),
+            num_return_sequences=rows,
+        )
+        return (token_B.tolist() for token_B in steps)
+
     def _drafted_tokens(self, draft: Draft, statistics: DraftStatistics | None) -> Iterator[int]:
         return stream_with_drafts(
             self.model,
@@ -226,13 +278,40 @@ class _Generation:
             draft.for_text(),
             eos=self.eos,
             max_new_tokens=self.options.max_new_tokens,
-            choose=self.choose,
+            choose=self.options.chooser(),
             draft_tokens=self.options.draft_tokens,
             statistics=statistics,
         )
 
-    def _last_line(self) -> list[int]:
-        """The tokens of the prompt after its last eos."""
-        tokens: list[int] = self.start_T.tolist()
-        last = next((index for index in range(len(tokens) - 1, -1, -1) if tokens[index] == self.tokenizer.eos), -1)
-        return tokens[last + 1 :]
+
+class _ArrayGeneration(_Generation):
+    """Continues a prompt with a model that computes without torch."""
+
+    def __init__(self, subject: TextModel, prompt: str, options: GenerationOptions, native: ArrayModel) -> None:
+        super().__init__(subject, prompt, options)
+        self.native = native
+
+    def _beam(self) -> list[Hypothesis]:
+        return beam_search_arrays(
+            self.native,
+            [self.tokenizer.eos, *self.start],
+            eos=self.eos,
+            beams=self.options.num_beams,
+            max_new_tokens=self.options.max_new_tokens,
+            length_penalty=self.options.length_penalty,
+            num_return_sequences=self.options.num_return_sequences,
+        )
+
+    def _steps(self, rows: int) -> Iterator[list[int]]:
+        return stream_arrays(
+            self.native,
+            self.start,
+            eos=self.eos,
+            bos=self.tokenizer.eos,
+            max_new_tokens=self.options.max_new_tokens,
+            choose=self.options.array_chooser(),
+            num_return_sequences=rows,
+        )
+
+    def _drafted_tokens(self, draft: Draft, statistics: DraftStatistics | None) -> Iterator[int]:
+        raise TypeError("drafts need tensors")  # `fits_arrays` excludes them

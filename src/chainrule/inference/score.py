@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from chainrule.base.arrays import Array
 from chainrule.base.devices import physical_cores
 from chainrule.base.modes import evaluating
+from chainrule.base.over_arrays import over_arrays
 from chainrule.base.parallel import ordered_map
 from chainrule.data.grouping import by_length, in_windows, map_batches
 from chainrule.inference.subject import TextModel
@@ -58,12 +58,11 @@ def _score_rows(subject: TextModel, rows: list[list[int]], charges: list[Array])
 
 def _log_probs(subject: TextModel, rows: list[list[int]]) -> list[Array]:
     """log p of each token of rows of unequal length; padding comes last and has no effect."""
-    longest = max(map(len, rows))
-    tokens_BT = torch.full((len(rows), longest), subject.tokenizer.eos)
+    tokens_BT = np.full((len(rows), max(map(len, rows))), subject.tokenizer.eos, np.int64)
     for index, row in enumerate(rows):
-        tokens_BT[index, : len(row)] = torch.tensor(row)
+        tokens_BT[index, : len(row)] = row
     with evaluating(subject.model):
-        log_probs_BT = subject.model.log_probs(tokens_BT.to(subject.device)).cpu().double().numpy()
+        log_probs_BT = over_arrays(subject.model).log_probs(tokens_BT).astype(np.float64)
     return [log_probs_BT[index, : len(row)] for index, row in enumerate(rows)]
 
 

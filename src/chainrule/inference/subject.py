@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from chainrule.base.devices import device_of
+from chainrule.base.lazy import torch
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.text.tokenizers.vocabulary import VocabularyTokenizer
 

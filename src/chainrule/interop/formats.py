@@ -5,20 +5,44 @@ A new format is one module that defines a `Format`, and its entry in `FORMATS`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import unknown_name
-from chainrule.interop.arpa.runs import ARPA
 from chainrule.interop.common import ExportResult, Format, Note
-from chainrule.interop.huggingface.runs import HUGGING_FACE
-from chainrule.interop.word2vec import WORD2VEC
 
 __all__ = ["FORMATS", "ExportResult", "Format", "detect_format", "export", "import_run"]
 
-FORMATS: dict[str, Format] = {known.name: known for known in (ARPA, HUGGING_FACE, WORD2VEC)}
-"""All formats by name, in the order in which `detect_format` tries them."""
+
+class LazyFormats(Mapping[str, Format]):
+    """Formats by name, each imported when it is first asked for: n-grams need no torch, and Hugging Face models do."""
+
+    def __init__(self, homes: dict[str, tuple[str, str]]) -> None:
+        self._homes = homes
+
+    def __getitem__(self, name: str) -> Format:
+        module, constant = self._homes[name]
+        found: Format = getattr(import_module(module), constant)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+
+FORMATS = LazyFormats(
+    {
+        "arpa": ("chainrule.interop.arpa.runs", "ARPA"),
+        "hf": ("chainrule.interop.huggingface.runs", "HUGGING_FACE"),
+        "word2vec": ("chainrule.interop.word2vec", "WORD2VEC"),
+    }
+)
+"""All formats by name, in the order in which `detect_format` tries them: the module and the name of each."""
 
 
 def export(run: str | Path, path: str | Path, *, to: str = "arpa", progress: Progress | None = None) -> ExportResult:
@@ -40,4 +64,4 @@ def detect_format(path: str | Path) -> Format:
 
     If none matches, it is ARPA, whose reader reports what is wrong with the path.
     """
-    return next((known for known in FORMATS.values() if known.matches(path)), ARPA)
+    return next((known for known in FORMATS.values() if known.matches(path)), FORMATS["arpa"])

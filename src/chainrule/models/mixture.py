@@ -90,7 +90,8 @@ class Mixture(nn.Module, SteppingModel):
         """Without `weights_ZK`, all components have the same weight."""
         super().__init__()
         self.config, self.eos, self.vocab_size = config, vocabulary.eos, vocabulary.size
-        self.parts: Any = nn.ModuleList(parts)  # type: ignore[arg-type]
+        self.parts: list[Any] = list(parts)
+        self.modules_of_parts = nn.ModuleList(part for part in self.parts if isinstance(part, nn.Module))
         self.caches: list[Any] = [_make_cache(cache, parts, vocabulary.size) for cache in config.caches]
         self._observed = {cache.part for cache in self.caches}  # the parts whose features a cache needs
         counts_V = torch.as_tensor(vocabulary.counts_V, dtype=torch.int64)

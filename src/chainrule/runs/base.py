@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 
 from chainrule.base.arrays import Array
 from chainrule.base.devices import choose_device, physical_cores
+from chainrule.base.lazy import torch
 from chainrule.base.progress import Progress
 from chainrule.base.results import Results
 from chainrule.checkpoint.build import adjust, load_model
@@ -51,7 +51,7 @@ class Run:
     def __init__(self, path: str | Path, *, device: str = "auto") -> None:
         self.folder = RunFolder(path)
         self.config: RunConfig = self.folder.read_config()
-        self.device = choose_device(device)
+        self._device = device
         self.corpus: Corpus | None = None  # what it was trained on, if that was in this process
         self.validation_note = ""  # which part of the held-out data `validation` scored; empty: all
 
@@ -69,6 +69,11 @@ class Run:
         return model_task(self.config.model.name)
 
     @cached_property
+    def device(self) -> torch.device:
+        """Where its model computes."""
+        return choose_device(self._device)
+
+    @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokeniser of its text, or of its target."""
         return self.folder.read_tokenizer()
@@ -76,9 +81,12 @@ class Run:
     @cached_property
     def model(self) -> Any:
         """The trained model, in evaluation mode; loaded when it is first used."""
+        model = load_model(self.folder, self.tokenizer)
+        if model.arrays is not None:
+            return model
         if torch.get_num_threads() != physical_cores():
             torch.set_num_threads(physical_cores())
-        return load_model(self.folder, self.tokenizer).to(self.device)
+        return model.to(self.device)
 
     @property
     def subject(self) -> TextModel:
@@ -90,7 +98,7 @@ class Run:
         if corpus is not None:
             self.tokenizer, self.corpus = corpus.tokenizer, corpus
         if model is not None:
-            self.model = model.to(self.device)
+            self.model = model if model.arrays is not None else model.to(self.device)
 
     @property
     def is_main_process(self) -> bool:

@@ -8,7 +8,6 @@ from typing import overload
 
 from chainrule.base.devices import threads
 from chainrule.base.progress import Progress
-from chainrule.base.reproducible import reproducible
 from chainrule.base.results import Results
 from chainrule.checkpoint.build import load_model
 from chainrule.data.in_memory import Data, Texts, answer, texts_in
@@ -323,6 +322,8 @@ class LanguageModelRun(EvaluatedRun):
         if not portable:
             model: SteppingModel = self.model
             return model
+        from chainrule.base.reproducible import reproducible  # here: it needs torch
+
         with reproducible(strict=False):
             portable_model: SteppingModel = load_model(self.folder, self.tokenizer)
         return portable_model

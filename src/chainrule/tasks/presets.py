@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from chainrule.base.lazy import torch
 from chainrule.config import RunConfig, TrainingConfig, merge, parse
 from chainrule.registry import MODELS
 from chainrule.tasks.task import CorpusSize, Task, span_of

@@ -1,0 +1,73 @@
+"""The verbs of n-gram models never import torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import chainrule as cr
+
+FORBID = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Forbid(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise AssertionError(f"{name} is imported")
+
+sys.meta_path.insert(0, Forbid())
+from chainrule.cli.main import main
+main()
+"""
+TEXT = "the cat sat on the mat\na dog sat on the cat\nthe dog ran\n" * 6
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("without-torch")
+    (folder / "text.txt").write_text(TEXT)
+    (folder / "test.txt").write_text("the cat ran\na bird sat\n")
+    run = cr.train(folder / "text.txt", model="ngram", tokenizer="word", order=3, out=folder / "counted")
+    cr.export(run.folder.path, folder / "model.arpa")
+    cr.import_model(folder / "model.arpa", folder / "imported")
+    return folder
+
+
+def call(place: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", FORBID, *arguments]
+    return subprocess.run(command, cwd=place, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+
+
+VERBS = {
+    "score": ("score", "RUN", "test.txt"),
+    "score tokens": ("score", "RUN", "test.txt", "--tokens", "--oov", "spell"),
+    "choices": ("score", "RUN", "test.txt", "--choices", " sat", "--choices", " ran on"),
+    "eval": ("eval", "RUN", "test.txt"),
+    "greedy": ("generate", "RUN", "--prompt", "the", "--max-new-tokens", "5"),
+    "beam": ("generate", "RUN", "--num-beams", "3", "--num-return-sequences", "2", "--json"),
+    "sample": ("generate", "RUN", "--temperature", "0.9", "--top-k", "5", "--top-p", "0.9", "--seed", "1"),
+    "info": ("info", "RUN"),
+    "export": ("export", "RUN", "RUN.arpa"),
+}
+
+
+@pytest.mark.parametrize("run", ["counted", "imported"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_imports_torch(place: Path, verb: str, run: str) -> None:
+    done = call(place, *(part.replace("RUN", run) for part in VERBS[verb]))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_import_does_not(place: Path) -> None:
+    done = call(place, "import", "model.arpa", "--out", "again")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_guard_sees_torch(place: Path) -> None:
+    done = call(place, "generate", "counted", "--draft", "lookup", "--max-new-tokens", "3")
+    assert "torch is imported" in done.stderr
