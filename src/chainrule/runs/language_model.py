@@ -23,6 +23,7 @@ from chainrule.inference.compress import CompressionResult, compress, decompress
 from chainrule.inference.drafts import LOOKUP
 from chainrule.inference.few_shot import Choice, Question, choose
 from chainrule.inference.generate import Generated, GenerationOptions, generate_texts, stream_text
+from chainrule.inference.prefix import Prefix
 from chainrule.inference.score import LineScore, score_lines, score_text
 from chainrule.inference.subject import TextModel
 from chainrule.inference.unknown_words import OovKind, UnknownWords
@@ -181,6 +182,10 @@ class LanguageModelRun(EvaluatedRun):
         prompts = texts_in(prompt, self.config.data.field, newlines=True)
         questions = (Question(one, given) for one in prompts)
         return answer(prompt, choose(self.subject, questions, UnknownWords(oov, oov_penalty)))
+
+    def start(self) -> Prefix:
+        """The empty text, to be scored as it grows: `prefix.feed("the cat")` gives log p of each token."""
+        return Prefix(self.subject)
 
     def generation_speed(self, tokens: int = 200) -> float:
         """Tokens per second when one text is generated."""
