@@ -218,6 +218,7 @@ C = TypeVar("C", bound=BaseModel)
 
 def parse(kind: type[C], values: Mapping[str, Any], where: str = "") -> C:
     """Validate plain values as a record of type `kind`; the first invalid value raises a one-line ConfigError."""
+    _check_integers(values, where)
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
@@ -228,7 +229,22 @@ def parse(kind: type[C], values: Mapping[str, Any], where: str = "") -> C:
             raise unknown_name(
                 "option", path, [f"{path.rpartition('.')[0]}.{name}".strip(".") for name in known]
             ) from None
-        raise ConfigError(f"{path} = {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        shown = shorten(repr(first["input"]))
+        raise ConfigError(f"{path} = {shown}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def _check_integers(values: Any, where: str) -> None:
+    """Refuse integers of more than 64 bits, which no part of a model can have."""
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            _check_integers(value, f"{where}.{name}".strip("."))
+    elif isinstance(values, int) and abs(values) > MAX_INTEGER:
+        raise ConfigError(f"{where} is an integer of {values.bit_length()} bits: expected at most {MAX_INTEGER}")
+
+
+def shorten(text: str, length: int = 80) -> str:
+    """A text for a message, cut if it is long."""
+    return text if len(text) <= length else f"{text[:length]}…"
 
 
 def _fields_at(kind: type[BaseModel], path: list[str]) -> Iterable[str]:
@@ -247,7 +263,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"no configuration file at {path}; give the path of a .toml file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); give the path of a .toml file") from None
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
@@ -290,5 +308,7 @@ def _value(text: str) -> Any:
     """Parse a number, boolean or list; anything else stays text."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except RecursionError:
+        raise ConfigError(f"--set got {shorten(text)}, which is nested too deeply; give a plain value") from None
+    except ValueError:  # text, or an integer with thousands of digits, which no option takes
         return text.strip()

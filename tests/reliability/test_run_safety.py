@@ -386,8 +386,8 @@ def test_weights_that_are_not_finite_are_no_result(
 ) -> None:
     monkeypatch.setattr(Trainer, "_measure", lambda self: {"loss": loss})
     assert message(lambda: made(text, tmp_path / "run"), ConfigError) == (
-        f"the validation loss became {loss} at step 2: the learning rate of 0.003 is too high; train into another --out "
-        "with a lower one: --set training.lr=0.001"
+        f"the validation loss became {loss} at step 2: the learning rate of 0.003 is too high; train into another "
+        "--out with a lower one: --set training.lr=0.001"
     )
     assert not (tmp_path / "run" / "result.json").exists()
     settings = {"training": {"lr": loss}}

@@ -298,8 +298,8 @@ def test_a_loss_that_is_not_a_number_is_an_error_and_keeps_the_last_checkpoint(t
     with pytest.raises(ConfigError) as caught:
         run.fit()
     assert str(caught.value) == (
-        "the loss became nan at step 8: the learning rate of 0.5 is too high; train into another --out with a lower one: "
-        "--set training.lr=0.17"
+        "the loss became nan at step 8: the learning rate of 0.5 is too high; train into another --out with a lower "
+        "one: --set training.lr=0.17"
     )
     checkpoint = RunFolder(tmp_path).read_checkpoint()
     assert checkpoint is not None

@@ -197,6 +197,18 @@ class RunFolder:
                 raise _damaged(self.model_path)
         return True
 
+    def check(self) -> str:
+        """Read all that has a checksum, also of the parts of a mixture -> what was compared; damage is an error."""
+        self.read_tokenizer()
+        self.read_source_tokenizer()
+        names: list[str] = [
+            name for name in ("tokenizer", "source_tokenizer", "configuration") if name in self._signature()
+        ]
+        names += ["weights"] if self.check_model(anew=True) else []
+        for part in sorted((self.path / "parts").glob("*")):
+            names.append(f"part {part.name} ({RunFolder(part).check()})")
+        return ", ".join(names)
+
     def parts(self, count: int) -> list[RunFolder]:
         """The runs of a mixture, which must be those that were mixed."""
         folders = [RunFolder(self.path / "parts" / str(number)) for number in range(count)]

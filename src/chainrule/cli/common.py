@@ -31,7 +31,7 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a traine
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Field = Annotated[str | None, typer.Option(help="Name of the text field in JSON lines (default: text).")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Also print how the figures were measured.")]
-Seed = Annotated[int | None, typer.Option(help="Random seed, for repeatable results.")]
+Seed = Annotated[int | None, typer.Option(min=0, max=(1 << 63) - 1, help="Random seed, for repeatable results.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

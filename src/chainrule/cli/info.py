@@ -48,11 +48,19 @@ def explain(
         print(explanation)
 
 
-def info(run: RunPath, json: Json = False) -> None:
+def info(
+    run: RunPath,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read all files and compare them with their checksums.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Show the model, tokeniser, size and training of a run."""
     from chainrule.runs.load import load
 
-    record: dict[str, Any] = load(run).info()
+    loaded = load(run)
+    checked = {"checked": loaded.folder.check()} if check else {}
+    record: dict[str, Any] = {**loaded.info(), **checked}
     if json:
         print_json(record)
     else:

@@ -33,7 +33,7 @@ from chainrule.cli import (
     train,
     translate,
 )
-from chainrule.errors import ChainruleError
+from chainrule.cli.failures import BUG, describe, open_missing_streams, print_failure, report_bug
 
 VERBS: dict[str, dict[str, Callable[..., None]]] = {
     "Train and measure": {
@@ -117,18 +117,28 @@ def options(
 
 
 def main() -> None:
-    """Run a verb. A user's mistake prints one line and exits with code 2, Ctrl-C with code 130."""
+    """Run a verb. An error prints one line and exits with a code of `failures`, Ctrl-C with code 130."""
+    open_missing_streams()
+    try:
+        _run()
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        message, code = describe(error) or (report_bug(error), BUG)
+        print_failure(message)
+        sys.exit(code)
+
+
+def _run() -> None:
     try:
         app(_repeat(sys.argv[1:], "--prune"))
-    except ChainruleError as error:
-        print(f"chainrule: {error}", file=sys.stderr)
-        sys.exit(2)
     except SystemExit as exit_:
         reason = _exit_reason(exit_)
         if isinstance(reason, BrokenPipeError):  # the reader of the output, for example `head`, has read enough
             sys.exit(0)
         if isinstance(reason, KeyboardInterrupt):
             print("chainrule: interrupted", file=sys.stderr)
+        sys.stdout.flush()  # a full disk is reported here, not when Python ends
         raise
 
 

@@ -41,6 +41,7 @@ ROWS = 1024
 """Words that are written together; progress is reported after as many."""
 
 MAX_WORD_BYTES = 1 << 16
+MAX_WIDTH = 1 << 16
 HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*(\d{1,18})[ \t]+(\d{1,18})\s*")
 
 
@@ -148,6 +149,8 @@ def _read_header(file: IO[bytes], path: Path) -> tuple[int, int]:
     words, width = map(int, found.groups())
     if not words or not width:
         raise DataError(f"{path} has a header of {plural(words, 'word')} of width {width}; expected at least 1 of each")
+    if width > MAX_WIDTH:
+        raise DataError(f"{path} has a header with vectors of width {width}; expected at most {MAX_WIDTH}")
     return words, width
 
 
@@ -189,6 +192,10 @@ def _read_rows(
             "it again"
         )
     rows_VD.resize((len(words), width), refcheck=False)
+    for first in range(0, len(words), ROWS):
+        if not np.isfinite(block_MD := rows_VD[first : first + ROWS]).all():
+            wrong = words[first + int(np.flatnonzero(~np.isfinite(block_MD).all(1))[0])]
+            raise DataError(f"{path}: the vector of {wrong!r} has numbers that are not finite; create the file again")
     notes = (
         [f"{plural(duplicates, 'word occurs', 'words occur')} more than once; the first vector is used"]
         if duplicates

@@ -54,7 +54,7 @@ class AtConfig(LanguageModelConfig):
     """Options of a language model with linear attention."""
 
     embedding: int = Field(128, ge=1, description="width of the residual stream")
-    layers: int = Field(4, ge=1, description="number of blocks")
+    layers: int = Field(4, ge=1, le=1 << 10, description="number of blocks")
     heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
     feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
     decay: bool = Field(True, description="learn a decay of the past for each head; false: no decay")

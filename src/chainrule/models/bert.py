@@ -46,7 +46,7 @@ class BertConfig(BaseModel):
 
     kind: Literal["bert", "roberta", "distilbert"] = Field("bert", description="architecture of the encoder")
     width: int = Field(256, ge=1, description="width of the states")
-    layers: int = Field(4, ge=1, description="number of blocks")
+    layers: int = Field(4, ge=1, le=1 << 10, description="number of blocks")
     heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
     inner: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
     positions: int = Field(128, ge=1, description="number of learned positions, which limits the tokens of a text")

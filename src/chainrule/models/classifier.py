@@ -32,7 +32,7 @@ class LabelConfig(PretrainedFields):
 
     encoder: EncoderName = Field("bag", description="encoder of the text, trained from scratch")
     embedding: int = Field(128, ge=1, description="width of an encoder trained from scratch")
-    layers: int = Field(1, ge=1, description="layers of an encoder trained from scratch, if it has layers")
+    layers: int = Field(1, ge=1, le=1 << 10, description="layers of an encoder trained from scratch, if it has layers")
     heads: int = Field(4, ge=1, description="heads of an encoder trained from scratch, if it has attention")
     positions: int = Field(
         512, ge=2, description="largest number of tokens of a text, for encoders with a limit (bert, transformer)"

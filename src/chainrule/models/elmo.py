@@ -35,7 +35,7 @@ class ElmoConfig(LanguageModelConfig):
 
     embedding: int = Field(200, ge=1, description="width of the token embeddings, and of each direction")
     hidden: int = Field(200, ge=1, description="units of each recurrent layer; projected to `embedding` if they differ")
-    layers: int = Field(2, ge=1, description="number of recurrent layers per direction")
+    layers: int = Field(2, ge=1, le=1 << 10, description="number of recurrent layers per direction")
     characters: bool = Field(
         False, description="read words by their spelling; embedding and output are then not shared"
     )

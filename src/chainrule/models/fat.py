@@ -52,7 +52,7 @@ class FatConfig(EncoderDecoderConfig):
         ge=0,
         description="number of encoder blocks (with a pretrained encoder the default is 0: none above it)",
     )
-    decoder_layers: int = Field(1, ge=1, description="number of decoder blocks")
+    decoder_layers: int = Field(1, ge=1, le=1 << 10, description="number of decoder blocks")
     heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
     feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout rate of the encoder's attention weights")

@@ -24,7 +24,7 @@ class FeedforwardConfig(LanguageModelConfig):
 
     order: int = Field(5, ge=2, description="n: the next token is predicted from the last n-1")
     hidden: int = Field(256, ge=1, description="units of each hidden layer")
-    layers: int = Field(1, ge=1, description="number of hidden layers")
+    layers: int = Field(1, ge=1, le=1 << 10, description="number of hidden layers")
     activation: Literal["tanh", "relu"] = Field("tanh", description="activation of the hidden layers")
     skip: bool = Field(True, description="residual connections, and one from the embeddings to the last hidden layer")
 

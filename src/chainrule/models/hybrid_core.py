@@ -37,8 +37,8 @@ class HybridOptions(BaseModel):
 
     hidden: int = Field(512, ge=2, multiple_of=2, description="units of each layer; each encoder direction has half")
     cell: Literal["gru", "lstm"] = Field("gru", description="recurrent cell of the encoder")
-    encoder_layers: int = Field(1, ge=1, description="number of encoder layers")
-    nar_layers: int = Field(1, ge=1, description="number of layers of the parallel branch")
+    encoder_layers: int = Field(1, ge=1, le=1 << 10, description="number of encoder layers")
+    nar_layers: int = Field(1, ge=1, le=1 << 10, description="number of layers of the parallel branch")
     score: Literal["dot", "general", "additive"] = Field("general", description="attention score")
     allocation_threshold: float = Field(
         0.01,

@@ -28,7 +28,7 @@ class RecurrentConfig(LanguageModelConfig):
     """Options of a recurrent language model."""
 
     hidden: int = Field(200, ge=1, description="units of each layer")
-    layers: int = Field(2, ge=1, description="number of recurrent layers")
+    layers: int = Field(2, ge=1, le=1 << 10, description="number of recurrent layers")
     recurrent_dropout: float = Field(0.0, ge=0, lt=1, description="share of the recurrent weights dropped in a chunk")
 
 

@@ -41,7 +41,7 @@ class Seq2SeqRnnConfig(PretrainedConfig):
 
     cell: Literal["lstm", "gru"] = Field("lstm", description="recurrent cell of encoder and decoder")
     hidden: int = Field(512, ge=1, description="units of each layer")
-    layers: int = Field(2, ge=1, description="number of layers of the encoder, and of the decoder")
+    layers: int = Field(2, ge=1, le=1 << 10, description="number of layers of the encoder, and of the decoder")
     reversed_source: bool = Field(True, description="read the source from its last token to its first")
 
 
@@ -83,8 +83,8 @@ class Seq2SeqAttentionConfig(PretrainedConfig):
 
     cell: Literal["lstm", "gru"] = Field("lstm", description="recurrent cell of encoder and decoder")
     hidden: int = Field(512, ge=2, multiple_of=2, description="units of each layer; each encoder direction has half")
-    encoder_layers: int = Field(1, ge=1, description="number of encoder layers")
-    decoder_layers: int = Field(1, ge=1, description="number of decoder layers")
+    encoder_layers: int = Field(1, ge=1, le=1 << 10, description="number of encoder layers")
+    decoder_layers: int = Field(1, ge=1, le=1 << 10, description="number of decoder layers")
     score: Literal["dot", "general", "additive"] = Field("general", description="attention score")
     input_feeding: bool = Field(True, description="each step also reads the attentional vector of the step before")
 

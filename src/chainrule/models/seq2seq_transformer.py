@@ -34,7 +34,7 @@ from chainrule.types import OutputChoice, Preferences, Source, State, TextEncode
 class Seq2SeqTransformerConfig(EncoderDecoderConfig):
     """Options of a Transformer translator."""
 
-    decoder_layers: int = Field(3, ge=1, description="number of decoder blocks")
+    decoder_layers: int = Field(3, ge=1, le=1 << 10, description="number of decoder blocks")
     heads: int = Field(4, ge=1, description="attention heads; they must divide the width")
     feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout rate of the attention weights")

@@ -40,8 +40,8 @@ class T5Config(TranslatorConfig):
     """Options of a T5."""
 
     embedding: int = Field(256, ge=1, description="width of the residual streams")
-    encoder_layers: int = Field(3, ge=1, description="number of encoder blocks")
-    decoder_layers: int = Field(3, ge=1, description="number of decoder blocks")
+    encoder_layers: int = Field(3, ge=1, le=1 << 10, description="number of encoder blocks")
+    decoder_layers: int = Field(3, ge=1, le=1 << 10, description="number of decoder blocks")
     heads: int = Field(4, ge=1, description="attention heads; without `head_width` they must divide the width")
     head_width: int = Field(0, ge=0, description="width of a head; 0: `embedding` divided by `heads`")
     feedforward: int = Field(0, ge=0, description="inner width of the feed-forward layers; 0: four times the width")

@@ -146,7 +146,10 @@ class Word2Vec(nn.Module, Model):
             raise RunError(f"{path} is not the file of a word2vec model; restore the original file of the run")
         inputs_VD, outputs_VD, nodes_VD, counts_V, ids_V = (arrays[name] for name in ARRAYS)
         weights = Word2VecWeights(inputs_VD, outputs_VD, nodes_VD)
-        vocab_size, training_progress = int(metadata["vocab_size"]), json.loads(metadata["standing"])
+        try:
+            vocab_size, training_progress = int(metadata["vocab_size"]), json.loads(metadata["standing"])
+        except (ValueError, RecursionError):
+            raise RunError(f"{path} has damaged metadata; restore the original file of the run") from None
         return cls(config, weights, ids_V, counts_V, vocab_size, training_progress)
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.checkpoint.folder import RunFolder
-from chainrule.config import RunConfig, merge, parse, read_toml
+from chainrule.config import RunConfig, merge, parse, read_toml, shorten
 from chainrule.errors import ConfigError
 from chainrule.registry import MODELS
 from chainrule.tasks.task import form_for_data
@@ -20,6 +20,7 @@ def make_config(
     given = file if isinstance(file, Mapping) else read_toml(file) if file else {}
     values = merge(given, _without_empty(named))
     values = merge(values, settings)
+    _check_kinds(values)
     if name := values.get("model", {}).get("name"):
         values = merge(values, {"model": {"name": form_for_data(name, values.get("data", {}).get("train", ()))}})
     if values.get("init"):
@@ -30,6 +31,22 @@ def make_config(
     for section, default in (("output", "softmax"), ("objective", objective)):
         values[section] = {"name": default, **values.get(section, {})}
     return parse(RunConfig, values)
+
+
+def _check_kinds(values: Mapping[str, Any]) -> None:
+    """Refuse a plain value in the place of a section, and names that are no text."""
+    for section in ("data", "tokenizer", "model", "output", "objective", "training"):
+        options = values.get(section, {})
+        if not isinstance(options, Mapping):
+            raise ConfigError(
+                f"{section} = {shorten(repr(options))}: expected a section; set one of its options, for example "
+                "--set model.hidden=200"
+            )
+        if not isinstance(name := options.get("name", ""), str):
+            raise ConfigError(f"{section}.name = {shorten(repr(name))}: expected a name")
+    for option in ("init", "init_embedding"):
+        if not isinstance(path := values.get(option) or "", str):
+            raise ConfigError(f"{option} = {shorten(repr(path))}: expected the path of a run")
 
 
 def _from_run(path: Path, model: str | None, tokenizer: str | None) -> dict[str, Any]:

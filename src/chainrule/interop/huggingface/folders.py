@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,10 @@ from chainrule.text.tokenizers import Tokenizer
 
 CONFIG, WEIGHTS, OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
 RESTORE = "restore the file that came with the model"
+PART_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.(safetensors|bin)")
+"""The names of files of weights that an index may list: in the same folder, never elsewhere."""
+MAX_BYTES = 1 << 30
+"""The largest file that is read besides the weights."""
 OTHER_FILES = (
     *(CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"),
     *("vocab.txt", "spiece.model", "source.spm", "target.spm", "target_vocab.json"),
@@ -91,7 +96,7 @@ class HuggingFaceFolder:
     def read_bytes(self, name: str) -> bytes | None:
         """The content of a file, None if it is missing."""
         file = self.path / name
-        return file.read_bytes() if file.is_file() else None
+        return _read_small(file) if file.is_file() else None
 
     def read_json(self, name: str) -> dict[str, Any]:
         """The values of a JSON file, none if it is missing."""
@@ -119,7 +124,7 @@ class HuggingFaceFolder:
                 parts = read_json(index).get("weight_map")
                 if not isinstance(parts, dict) or not parts:
                     raise ConfigError(f"{index} has no weight_map, which maps weights to files; {RESTORE}")
-                return [self.path / str(part) for part in sorted(set(map(str, parts.values())))]
+                return [self.path / _plain_name(part, index) for part in sorted(set(map(str, parts.values())))]
         raise ConfigError(
             f"{self.path} has no {WEIGHTS}; load the model with transformers and save it to the folder again, which "
             "writes the file"
@@ -192,6 +197,19 @@ def shape_error(file: Path, name: str, shape: Sequence[int], expected: str) -> C
     )
 
 
+def _plain_name(name: str, index: Path) -> str:
+    """The name of a file in the folder itself; another place is refused."""
+    if not PART_NAME.fullmatch(name):
+        raise ConfigError(f"{index} lists the file {name[:80]!r}: expected the name of a file of weights; {RESTORE}")
+    return name
+
+
+def _read_small(file: Path) -> bytes:
+    if (size := file.stat().st_size) > MAX_BYTES:
+        raise ConfigError(f"{file} has {size:,} bytes, more than {MAX_BYTES:,}; {RESTORE}")
+    return file.read_bytes()
+
+
 def _tensor_names(file: Path) -> list[str]:
     """The names of the tensors of one file."""
     if file.suffix == ".bin":
@@ -225,8 +243,8 @@ def _load_tensors(file: Path) -> dict[str, Tensor]:
 def read_json(file: Path) -> dict[str, Any]:
     """The values of a JSON file."""
     try:
-        values = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+        values = json.loads(_read_small(file))
+    except (OSError, ValueError, RecursionError):
         raise ConfigError(f"{file} cannot be read as JSON; {RESTORE}") from None
     return values if isinstance(values, dict) else {}
 

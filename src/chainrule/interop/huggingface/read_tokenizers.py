@@ -101,8 +101,8 @@ def find_end_piece(folder: HuggingFaceFolder, content: bytes, size: int) -> str:
     ):
         piece = settings.get(name)
         piece = piece.get("content") if isinstance(piece, dict) else piece
-        if piece is not None and tokenizer.token_to_id(piece) is not None:
-            return str(piece)
+        if isinstance(piece, str) and tokenizer.token_to_id(piece) is not None:
+            return piece
     number = folder.config.get("eos_token_id")
     number = number[0] if isinstance(number, list) and number else number
     if isinstance(number, int) and number < size and tokenizer.id_to_token(number) is not None:

@@ -30,7 +30,7 @@ class BertShape(BaseShape):
     kind: Literal["bert", "roberta", "distilbert"] = "bert"
     vocab_size: int = Field(ge=1)
     width: int = Field(768, ge=1)
-    layers: int = Field(12, ge=1)
+    layers: int = Field(12, ge=1, le=1 << 10)
     heads: int = Field(12, ge=1)
     inner: int = Field(3072, ge=1, description="width of the feed-forward layers")
     positions: int = Field(512, ge=1, description="rows of the position table")

@@ -32,7 +32,7 @@ class ElmoShape(BaseShape):
     vocab_size: int = Field(ge=1)
     embedding: int = Field(200, ge=1, description="width of a token's vector, and of the output of each direction")
     hidden: int = Field(200, ge=1, description="width of the recurrent states; projected if it is not the embedding's")
-    layers: int = Field(2, ge=1, description="recurrent layers of each direction")
+    layers: int = Field(2, ge=1, le=1 << 10, description="recurrent layers of each direction")
     dropout: float = Field(0.0, ge=0, lt=1)
     variational: bool = Field(False, description="one dropout mask for all positions")
     characters: CharacterShape | None = Field(None, description="read words by their spelling; None: from a table")

@@ -23,7 +23,7 @@ class LstmShape(TableShape):
     kind: Literal["lstm"] = "lstm"
     width: int = Field(200, ge=2, multiple_of=2, description="width of both directions together")
     embedding: int = Field(200, ge=1, description="width of a token's vector")
-    layers: int = Field(1, ge=1)
+    layers: int = Field(1, ge=1, le=1 << 10)
 
     @classmethod
     def from_sizes(cls, sizes: EncoderSizes) -> Self:

@@ -24,7 +24,7 @@ class TransformerShape(TableShape):
     """The shape of a Transformer decoder."""
 
     kind: Literal["transformer"] = "transformer"
-    layers: int = Field(4, ge=1)
+    layers: int = Field(4, ge=1, le=1 << 10)
     heads: int = Field(4, ge=1)
     inner: int = Field(512, ge=1, description="width of the feed-forward layers")
     context: int = Field(256, ge=2, description="largest number of tokens that can be read")

@@ -80,7 +80,11 @@ class SentencePieceTokenizer(Tokenizer):
         raise ConfigError("the sentencepiece tokeniser comes from a file: give a .model, or use bpe or unigram.")
 
     def encode(self, line: str) -> list[int]:
-        ids: list[int] = self._processor.encode(line)
+        try:
+            ids: list[int] = self._processor.encode(line)
+        except TypeError:
+            line.encode()  # names what is not Unicode
+            raise
         return ids
 
     def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:
