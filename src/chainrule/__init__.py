@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from chainrule.interop.formats import export
     from chainrule.runs.base import Run
 
+__version__: str
+
 set_wait_policy()  # before anything imports torch
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "Generated",
     "LineScore",
     "Run",
+    "__version__",
     "compare",
     "explain",
     "export",
@@ -64,6 +67,13 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for, so that `import chainrule` is fast."""
+    if name == "__version__":
+        return import_module("chainrule.evaluation.measurement").package_version()
     if name not in _HOMES:
         raise AttributeError(f"module 'chainrule' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, for `dir`, `help` and completion."""
+    return sorted({*__all__, "__doc__", "__name__", "__file__", "__path__", "__all__"})

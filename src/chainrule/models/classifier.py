@@ -11,7 +11,7 @@ them, and a learned vector is added to the states of the second.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -111,6 +111,10 @@ class LabelModel(nn.Module, Model):
         """-log p of the labels of each example, B."""
         raise TypeError(f"{type(self).__name__} must define negative_log_probs")
 
+    def row_weights(self, batch: Batch) -> Tensor | None:
+        """The weight of each example in the training loss, B; None: all weigh the same."""
+        return None
+
     def predict(self, outputs: Outputs, batch: Batch) -> Tensor:
         """The predicted labels of each example, in the form of the targets of a batch."""
         raise TypeError(f"{type(self).__name__} must define predict")
@@ -160,6 +164,11 @@ class ClassifierConfig(LabelConfig):
         False, description="a text may have any number of labels; `train` takes it from JSON data"
     )
     pairs: bool = Field(False, description="examples are pairs of texts; `train` takes it from the data")
+    class_weight: Literal["balanced"] | dict[str, float] | None = Field(
+        None,
+        description="weight of each label in the training loss: a table, or balanced (inversely proportional to the "
+        "frequency of the label)",
+    )
 
 
 @MODELS.register("classifier", family="classifier", task="labels", objective="labels")
@@ -174,12 +183,16 @@ class Classifier(LabelModel):
 
     Config = ClassifierConfig
     config: ClassifierConfig
+    class_weights: Tensor | None
 
     def __init__(self, config: ClassifierConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output)
         self.second_D = nn.Parameter(torch.zeros(self.reader.width)) if config.pairs else None
         self.pooling = make_pooling(config.pooling, self.reader.width, self.reader.encoder.shape.width)
         self.network = self.make_network()
+        table = config.class_weight if isinstance(config.class_weight, dict) else None
+        weights_C = None if table is None else torch.tensor([table.get(label, 1.0) for label in config.labels])
+        self.register_buffer("class_weights", weights_C, persistent=False)
 
     def forward(self, batch: Batch, state: State = None) -> Outputs:
         """Read the texts of a batch -> the scores of the labels, as features of one position, B1C."""
@@ -203,6 +216,9 @@ class Classifier(LabelModel):
             return F.cross_entropy(scores_BC, batch.targets_BT[:, 0], reduction="none")
         targets_BC = batch.targets_BT.to(scores_BC.dtype)
         return F.binary_cross_entropy_with_logits(scores_BC, targets_BC, reduction="none").sum(1)
+
+    def row_weights(self, batch: Batch) -> Tensor | None:
+        return None if self.class_weights is None else self.class_weights[batch.targets_BT[:, 0]]
 
     def probabilities(self, outputs: Outputs) -> Tensor:
         """p of each label, BC; they sum to one, unless a text may have several labels."""

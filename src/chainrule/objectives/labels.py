@@ -24,6 +24,10 @@ class LabelNetwork(Protocol):
         """-log p of the labels or tags of each row -> B."""
         ...
 
+    def row_weights(self, batch: Batch) -> Tensor | None:
+        """The weight of each row in the loss -> B; None: all weigh the same."""
+        ...
+
 
 @OBJECTIVES.register("labels")
 class LabelLikelihood(Objective):
@@ -33,8 +37,10 @@ class LabelLikelihood(Objective):
         """No options."""
 
     def loss(self, model: LabelNetwork, batch: Batch, state: State, step: int) -> Loss:
-        """-log p summed over the rows, and the number of texts or words."""
+        """-log p summed over the rows, each times its weight, and the number of texts or words."""
         nats_B = model.negative_log_probs(model(batch, state), batch)
+        if (weights_B := model.row_weights(batch)) is not None:
+            nats_B = weights_B * nats_B
         return Loss(nats_B.sum(), count_targets(batch), None)
 
 

@@ -31,6 +31,7 @@ from chainrule.registry import MODELS, RUNS
 from chainrule.tasks.task import Corpus, Task, model_task
 from chainrule.text.readers import lines_in, open_texts
 from chainrule.text.tokenizers import Tokenizer
+from chainrule.types import Model
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -239,6 +240,17 @@ class Run:
         models = [entry.name for entry in MODELS.entries() if verb in RUNS.get(entry.task).make.verbs]
         usable = f"{verb} works with {', '.join(models)}; " if models else ""
         return MissingVerbError(f"{self.name} has no {verb}; {usable}this run has {', '.join(self.verbs)}")
+
+    def __dir__(self) -> list[str]:
+        """The methods that apply to this run, for completion: without vectors where its model has none."""
+        make = MODELS.get(self.config.model.name).make
+        hidden = {"keep", "missing", "check_evaluate", "evaluate_options", "is_main_process"}
+        has_words = make.word_vectors is not Model.word_vectors
+        if not has_words and make.text_encoder is Model.text_encoder:
+            hidden |= {"embed", "search"}
+        if not has_words and make.word_table is Model.word_table:
+            hidden |= {"neighbours", "analogy", "word_table"}
+        return sorted(set(super().__dir__()) - hidden)
 
     if not TYPE_CHECKING:
 
