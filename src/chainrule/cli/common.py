@@ -9,23 +9,22 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import typer
 
+from chainrule.base.progress import SECONDS_BETWEEN_LINES, progress_bar
+from chainrule.base.progress import format_duration as format_duration
+from chainrule.base.progress import print_note as print_note
 from chainrule.base.tables import format_rate
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as ProgressBar
-    from rich.progress import TaskID
-
     from chainrule.base.progress import Progress
     from chainrule.runs.base import Run
     from chainrule.runs.translator import TranslatorRun
     from chainrule.training.fitting.fitting import TrainingListener
-    from chainrule.training.loop import Update
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained or imported run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -49,18 +48,10 @@ LiveSettings = Annotated[
     ),
 ]
 
-SECONDS_BETWEEN_LINES = 10
-"""Seconds between progress lines where standard error is not a terminal."""
-
 
 def is_translator(run: Run) -> TypeGuard[TranslatorRun]:
     """Whether a run translates; its class is imported only if it does."""
     return "translate" in run.verbs
-
-
-def print_note(text: str) -> None:
-    """Print a line on standard error, which keeps standard output free for results."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def read_lines(file: Path) -> Iterator[str]:
@@ -112,29 +103,6 @@ def print_fields(values: dict[str, Any]) -> None:
     print(show_fields(values))
 
 
-def format_duration(seconds: float) -> str:
-    """Format seconds as minutes and seconds, or hours, minutes and seconds: 90 becomes 1:30."""
-    if seconds == float("inf"):
-        return "-:--"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-@contextlib.contextmanager
-def progress_bar() -> Iterator[ProgressBar]:
-    """A progress bar on standard error, erased at the end."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    percentage = TextColumn("{task.percentage:>3.0f}%")
-    bar = (BarColumn(bar_width=min(24, console.width - 90)),) if console.width > 96 else ()  # the figures matter more
-    columns = (TextColumn("{task.description}"), *bar, percentage, TextColumn("{task.fields[detail]}"))
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield progress
-
-
 @contextlib.contextmanager
 def show_progress(what: str, unit: str = "tokens") -> Iterator[Progress]:
     """Yield a function that takes (done, total) and shows the rate and the time left.
@@ -170,60 +138,7 @@ def _format_progress(done: int, total: int, began: float, unit: str) -> str:
 @contextlib.contextmanager
 def training_display() -> Iterator[TrainingListener]:
     """Yield a listener that shows a training: a live bar on a terminal, elsewhere a line every ten seconds."""
-    from chainrule.training.fitting.fitting import TrainingListener
+    from chainrule.training.display import training_display as display
 
-    if sys.stderr.isatty():
-        with progress_bar() as progress:
-            yield _live_listener(progress)
-    else:
-        yield TrainingListener(note=print_note, update=_line_printer())
-
-
-def _live_listener(progress: ProgressBar) -> TrainingListener:
-    """Show tokenising and training in one bar, and notes above it."""
-    from chainrule.training.fitting.fitting import TrainingListener
-
-    tasks: list[TaskID] = []
-
-    def update(update: Update) -> None:
-        if not tasks:
-            tasks.append(progress.add_task("training", total=1, detail=""))
-        progress.update(tasks[0], completed=update.progress, detail=_format_update(update))
-        if update.progress >= 1:
-            progress.remove_task(tasks.pop())
-
-    def note(text: str) -> None:
-        progress.console.print(text, highlight=False, markup=False)
-        while tasks:
-            progress.remove_task(tasks.pop())
-
-    def tokenized(done: int, total: int) -> None:
-        if not tasks:
-            tasks.append(progress.add_task("tokenising", total=1, detail=""))
-        progress.update(tasks[0], completed=done, total=total, detail=f"{done / 1e6:,.0f} MB")
-        if done >= total:
-            progress.remove_task(tasks.pop())
-
-    return TrainingListener(note=note, update=update, tokenized=tokenized)
-
-
-def _line_printer() -> Callable[[Update], None]:
-    """A function that prints some of the updates it is called with."""
-    last_printed = time.monotonic()
-
-    def print_line(update: Update) -> None:
-        nonlocal last_printed
-        if time.monotonic() - last_printed > SECONDS_BETWEEN_LINES:
-            last_printed = time.monotonic()
-            print_note(f"{update.progress:4.0%}  {_format_update(update)}")
-
-    return print_line
-
-
-def _format_update(update: Update) -> str:
-    s = update.state
-    rate = s.tokens / s.train_seconds if s.train_seconds else 0.0
-    # Metrics that are maximised, such as BLEU, are stored negated.
-    best = f", best {abs(s.best):.3f}" if s.best != float("inf") else ""
-    left = format_duration(update.seconds_left)
-    return f"step {s.step:,}, loss {update.loss:.3f}{best}, {format_rate(rate)}, {left} left"
+    with display() as listener:
+        yield listener

@@ -12,6 +12,7 @@ from chainrule.experiments.mix import train_mixture
 from chainrule.runs.base import Run
 from chainrule.runs.load import load
 from chainrule.tasks.task import task_of
+from chainrule.training.display import display_for
 from chainrule.training.fit import fit
 from chainrule.training.fitting.fitting import TrainingListener
 from chainrule.training.request import default_folder, make_config
@@ -42,13 +43,43 @@ def train(
     target_field: str | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
+    progress: bool = True,
     listener: TrainingListener | None = None,
     **model_options: Any,
 ) -> Run:
     """Train a model on data; the same call again resumes.
 
-    `config` is a TOML file or its contents. `settings` are nested as in config.toml; `model_options` belong to its
-    section `model`, for example order=3.
+    Args:
+        *data: The corpus: paths, or texts, rows, columns or a frame in memory.
+        model: Name of the model. None: "lstm".
+        valid: The validation data, as `data`. Empty: the end of the corpus is held out.
+        tokenizer: Kind of tokeniser, or the path of its file. None: chosen from the text.
+        vocab_size: Largest number of tokens. None: chosen from the text.
+        output: Name of the output layer. None: "softmax".
+        objective: Name of the objective. None: that of the model.
+        init: A run whose weights and tokeniser are the start.
+        init_embedding: A run or file whose word vectors are the initial embedding.
+        config: A TOML file with options, or its contents.
+        minutes: Budget in minutes.
+        steps: Budget in training steps.
+        epochs: Budget in passes over the data.
+        seed: Random seed. None: 1.
+        device: "cpu", "cuda" or "auto". None: "auto".
+        memory: n-grams: bound of the memory for counting, for example "1G".
+        max_tokens: Pairs: largest size of a batch in tokens.
+        field: Name of the column or JSON field with the texts. None: "text".
+        label_field: Name of the column or JSON field with the labels. None: "label".
+        pair_field: Name of the column or JSON field with the second text of a pair. None: "text_pair".
+        source_field: Name of the column or JSON field with the sources. None: "source".
+        target_field: Name of the column or JSON field with the targets. None: "target".
+        out: Folder of the run. None: runs/MODEL-TEXT.
+        settings: Further options, nested as in config.toml; they win over the others.
+        progress: Whether progress is shown on a terminal or in a notebook; elsewhere nothing is.
+        listener: Receives messages (`note`), the bytes tokenised (`tokenized`) and training steps (`update`) instead.
+        **model_options: Options of the model, for example order=3.
+
+    Returns:
+        The run, whose class depends on the task of the model.
     """
     named: dict[str, Any] = {
         "seed": seed,
@@ -78,9 +109,10 @@ def train(
     named["data"] |= {"train": joined_paths(data, columns), "valid": corpus_paths(valid, columns)}
     whole = make_config(config, named, settings or {})
     folder = Path(out) if out else default_folder(whole)
-    if "parts" in whole.model.options:  # a recipe for a mixture
-        return train_mixture(whole, folder, listener or TrainingListener())
-    return fit_run(whole, folder, listener)
+    with display_for(listener, progress) as shown:
+        if "parts" in whole.model.options:  # a recipe for a mixture
+            return train_mixture(whole, folder, shown)
+        return fit_run(whole, folder, shown)
 
 
 def _columns(config: RunConfig) -> Columns:
