@@ -25,6 +25,7 @@ def train(folder: Path, **options: bool) -> None:
 
 
 def test_progress_is_shown_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path / "first", progress=False)  # imports everything before standard error is replaced
     monkeypatch.setattr(sys, "stderr", screen := Terminal())
     train(tmp_path / "shown")
     train(tmp_path / "shown")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from chainrule.data.grouping import by_length
 from chainrule.data.rows import Indices, Rows
-from chainrule.errors import DataError
+from chainrule.errors import ConfigError, DataError, unknown_name
 from chainrule.text.formats.labels import Labels
 from chainrule.text.tokenizers.base import Ids
 from chainrule.types import Batch, Source
@@ -199,3 +199,19 @@ class LabelBatches:
             batches = by_length(self.lengths_P[pool], max_rows=self.batch_size, longest_first=False)
             groups += [self.indices_P[pool[batch]] for batch in batches]
         return groups
+
+
+def class_weights(given: str | dict[str, float], labels: Labels, train_P: Indices) -> dict[str, float]:
+    """The weight of each label; balanced: number of texts / (number of labels · texts with the label)."""
+    if labels.multiple:
+        raise ConfigError(
+            "model.class_weight needs texts with one label each, but these have lists of labels; leave it out"
+        )
+    if isinstance(given, dict):
+        for name in given:
+            if name not in labels.names:
+                raise unknown_name("label in model.class_weight", name, labels.names)
+        return {name: float(given.get(name, 1.0)) for name in labels.names}
+    counts_C = np.bincount(labels.ids_N[train_P], minlength=len(labels.names))
+    weights_C = len(train_P) / (len(labels.names) * np.maximum(1, counts_C))
+    return dict(zip(labels.names, weights_C.tolist(), strict=True))

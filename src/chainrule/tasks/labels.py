@@ -19,11 +19,11 @@ from chainrule.config import DataConfig, RunConfig, TokenizerConfig
 from chainrule.data.batches import Batches
 from chainrule.data.held_out import hold_out_examples
 from chainrule.data.in_memory import Columns
-from chainrule.data.labels import Examples, LabelBatches, LabelledTexts
+from chainrule.data.labels import Examples, LabelBatches, LabelledTexts, class_weights
 from chainrule.data.rows import Indices, Rows
 from chainrule.data.store import TokenStore, open_store
 from chainrule.data.tags import TaggedWords
-from chainrule.errors import ConfigError, DataError, unknown_name
+from chainrule.errors import DataError
 from chainrule.evaluation.labels import predict, score_labels
 from chainrule.evaluation.measurement import format_signature
 from chainrule.evaluation.tags import score_tags
@@ -178,7 +178,7 @@ class LabelTask(Task):
         self.note_cut(train.examples, max_tokens, listener.note)
         data_options = {"labels": list(labels.names), **self.data_options(files, labels)}
         if (weight := config.model.options.get("class_weight")) is not None:
-            data_options["class_weight"] = _class_weights(weight, labels, train_P)
+            data_options["class_weight"] = class_weights(weight, labels, train_P)
         return LabelCorpus(tokenizer, options, self, train, train_P, valid, valid_P, model_options=data_options)
 
     def _fit_tokenizer(self, config: RunConfig, files: Any, listener: Listener) -> tuple[Tokenizer, TokenizerConfig]:
@@ -327,22 +327,6 @@ def _training_labels(files: LabelledFiles | TaggedFiles, known: Sequence[str] | 
         got = f"one label only, '{labels.names[0]}'" if labels.names else "no label"
         raise DataError(f"{files.name} has {got}: expected at least two; add texts with another label.")
     return labels
-
-
-def _class_weights(given: str | dict[str, float], labels: Labels, train_P: Indices) -> dict[str, float]:
-    """The weight of each label; balanced: number of texts / (number of labels · texts with the label)."""
-    if labels.multiple:
-        raise ConfigError(
-            "model.class_weight needs texts with one label each, but these have lists of labels; leave it out"
-        )
-    if isinstance(given, dict):
-        for name in given:
-            if name not in labels.names:
-                raise unknown_name("label in model.class_weight", name, labels.names)
-        return {name: float(given.get(name, 1.0)) for name in labels.names}
-    counts_C = np.bincount(labels.ids_N[train_P], minlength=len(labels.names))
-    weights_C = len(train_P) / (len(labels.names) * np.maximum(1, counts_C))
-    return dict(zip(labels.names, weights_C.tolist(), strict=True))
 
 
 def _fingerprint(stores: Sequence[TokenStore], labels: Labels) -> str:
