@@ -165,6 +165,13 @@ def check_laws(model: Any, tokens_BT: torch.Tensor) -> None:
     torch.testing.assert_close(chosen_KV, model.step(state, token_B)[0][rows_K])
 
 
+def test_match_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("match_answers", capsys)
+    ((accuracy, majority),) = re.findall(r"accuracy ([\d.]+), majority class ([\d.]+)", out)
+    assert float(accuracy) > float(majority) + 0.1
+    assert "best checkpoint at step" in out
+
+
 def test_classify_text(capsys: pytest.CaptureFixture[str]) -> None:
     out = run("classify_text", capsys)
     (accuracy,) = numbers(r"accuracy +([\d.]+)", out)

@@ -251,6 +251,7 @@ class Model:
     has_parts: ClassVar[bool] = False  # whether it combines the models of other runs
     modes: ClassVar[tuple[str, ...]] = ("ar",)  # decoding modes
     attends: ClassVar[bool] = False  # whether `attention` gives weights over the source
+    further_verbs: ClassVar[tuple[str, ...]] = ()  # verbs of its runs beside those of its task
 
     config: Any
     vocab_size: int

@@ -284,7 +284,10 @@ def test_7_training_twice_gives_identical_weights(name: str, paths: tuple[Path, 
 
 LEARNERS: list[Case] = [
     *((name, "softmax", {}) for name in TRANSLATORS),
-    *(("seq2seq-attention", "softmax", {"score": score, "input_feeding": False}) for score in ("dot", "additive")),
+    *(
+        ("seq2seq-attention", "softmax", {"score": score, "input_feeding": False})
+        for score in ("dot", "additive", "location")
+    ),
     ("seq2seq-attention", "hierarchical", {"cell": "gru"}),
     ("seq2seq-transformer", "softmax", {"separate": True, "norm": "post", "positions": "rotary"}),
     ("seq2seq-transformer", "adaptive", {"positions": "learned"}),

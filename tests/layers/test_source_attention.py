@@ -23,8 +23,10 @@ def made(score: str) -> tuple[SourceAttention, Tensor, Tensor]:
     return layer, torch.randn(3, 5, E, dtype=torch.float64), torch.randn(3, 4, U, dtype=torch.float64)
 
 
-def naive_score(layer: SourceAttention, h_U: Tensor, e_E: Tensor) -> Tensor:
+def naive_score(layer: SourceAttention, h_U: Tensor, e_E: Tensor, place: int) -> Tensor:
     score = layer.score
+    if layer.score.__class__ is SCORES["location"]:
+        return score.rows_SU[place] @ (score.project_query.weight @ h_U + score.project_query.bias).relu()
     if layer.score.__class__ is SCORES["dot"]:
         return h_U @ e_E
     if layer.score.__class__ is SCORES["general"]:
@@ -34,7 +36,7 @@ def naive_score(layer: SourceAttention, h_U: Tensor, e_E: Tensor) -> Tensor:
 
 def naive(layer: SourceAttention, h_U: Tensor, states: list[Tensor]) -> tuple[Tensor, Tensor]:
     """h~ = tanh(W [c; h]) and the weights, for one query and the states of one source without padding."""
-    exps = torch.stack([naive_score(layer, h_U, e_E).exp() for e_E in states])
+    exps = torch.stack([naive_score(layer, h_U, e_E, place).exp() for place, e_E in enumerate(states)])
     weights_S = exps / exps.sum()
     context_E = sum(weight * e_E for weight, e_E in zip(weights_S, states, strict=True))
     joint = torch.cat([layer.project_context.weight, layer.project_query.weight], 1)
@@ -136,7 +138,7 @@ def test_rows_of_one_source_share_it(score: str, picks: list[list[int]], sources
     [
         (
             ("genral", 4, 4),
-            "unknown attention score 'genral': did you mean 'general'? Known: additive, dot, general",
+            "unknown attention score 'genral': did you mean 'general'? Known: additive, dot, general, location",
         ),
         (
             ("dot", 4, 6),
@@ -149,3 +151,12 @@ def test_wrong_options_are_named(arguments: tuple, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SourceAttention(*arguments)
     assert str(caught.value) == message
+
+
+def test_far_positions_share_the_last_row_of_the_location_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_attention, "LOCATIONS", 3)
+    layer, encoded_ASE, hidden_RTU = made("location")
+    weights_RTS = layer(hidden_RTU, layer.make_memory(encoded_ASE, None))[1]
+    torch.testing.assert_close(weights_RTS[:, :, 3:], weights_RTS[:, :, 2:3].expand(-1, -1, 2))
+    other_RTS = layer(hidden_RTU, layer.make_memory(encoded_ASE + 1, None))[1]
+    assert torch.equal(weights_RTS, other_RTS)  # the contents of the source do not matter

@@ -12,27 +12,32 @@ import typer
 from chainrule.cli.common import Json, RunPath, print_json, print_warnings
 
 if TYPE_CHECKING:
-    from chainrule.runs.masked import Filled
+    from chainrule.inference.fill import Filled
 
 
 def fill(
     run: RunPath,
     text: Annotated[
         str | None,
-        typer.Argument(help="Text with [MASK] for each missing word (default: the lines of standard input)."),
+        typer.Argument(
+            help="Text with [MASK] for each missing word, or gap with t5 (default: the lines of standard input)."
+        ),
     ] = None,
-    top: Annotated[int, typer.Option(help="Number of words to print for each [MASK].")] = 5,
+    top: Annotated[int, typer.Option(help="Number of words, or fillings of a gap, to print for each [MASK].")] = 5,
     json: Json = False,
 ) -> None:
-    """Print the most probable words for every [MASK] of a text.
+    """Print the most probable words for every [MASK] of a text, or fillings of any length with t5.
 
     With --json it prints one object per text.
     """
-    from chainrule.runs.load import load_for
+    from chainrule.runs.load import load
     from chainrule.runs.masked import MaskedRun
+    from chainrule.runs.translator import TranslatorRun
 
     print_warnings()
-    loaded = load_for("fill", MaskedRun, run)
+    loaded = load(run)
+    if not isinstance(loaded, MaskedRun | TranslatorRun):
+        raise loaded.missing("fill")
     lines: Iterable[str] = (line.rstrip("\n") for line in sys.stdin) if text is None else [text]
     for line in lines:
         filled = loaded.fill(line, top)

@@ -85,7 +85,7 @@ class Seq2SeqAttentionConfig(PretrainedConfig):
     hidden: int = Field(512, ge=2, multiple_of=2, description="units of each layer; each encoder direction has half")
     encoder_layers: int = Field(1, ge=1, le=1 << 10, description="number of encoder layers")
     decoder_layers: int = Field(1, ge=1, le=1 << 10, description="number of decoder layers")
-    score: Literal["dot", "general", "additive"] = Field("general", description="attention score")
+    score: Literal["dot", "general", "additive", "location"] = Field("general", description="attention score")
     input_feeding: bool = Field(True, description="each step also reads the attentional vector of the step before")
 
 

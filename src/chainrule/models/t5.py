@@ -101,6 +101,7 @@ class T5(EncoderDecoder):
     )
 
     Config = T5Config
+    further_verbs = ("fill",)
 
     def __init__(self, config: T5Config, vocabulary: Vocabulary, output: OutputChoice) -> None:
         if vocabulary.source is not None:

@@ -27,7 +27,7 @@ from chainrule.inference.embed import Pooling, embed_lines
 from chainrule.inference.sentence_search import search_lines
 from chainrule.inference.subject import TextModel
 from chainrule.inference.word_table import Neighbour, WordTable, table_of
-from chainrule.registry import MODELS, RUNS
+from chainrule.registry import MODELS, RUNS, Entry
 from chainrule.tasks.task import Corpus, Task, model_task
 from chainrule.text.readers import lines_in, open_texts
 from chainrule.text.tokenizers import Tokenizer
@@ -232,14 +232,19 @@ class Run:
 
     # Verbs of other runs
 
+    @property
+    def available_verbs(self) -> tuple[str, ...]:
+        """The verbs of its task, and those of its model beside them."""
+        return _verbs_of(MODELS.get(self.config.model.name))
+
     def missing(self, verb: str) -> MissingVerbError:
         """The error for a verb that this run does not have."""
-        if verb in self.verbs:
+        if verb in self.available_verbs:
             kind = type(self).__name__
             return MissingVerbError(f"{self.name} has no method {verb}; help({kind}) lists the methods of its verbs")
-        models = [entry.name for entry in MODELS.entries() if verb in RUNS.get(entry.task).make.verbs]
+        models = [entry.name for entry in MODELS.entries() if verb in _verbs_of(entry)]
         usable = f"{verb} works with {', '.join(models)}; " if models else ""
-        return MissingVerbError(f"{self.name} has no {verb}; {usable}this run has {', '.join(self.verbs)}")
+        return MissingVerbError(f"{self.name} has no {verb}; {usable}this run has {', '.join(self.available_verbs)}")
 
     def __dir__(self) -> list[str]:
         """The methods that apply to this run, for completion: without vectors where its model has none."""
@@ -260,6 +265,11 @@ class Run:
             if not name.startswith("_") and any(hasattr(entry.make, name) for entry in RUNS.entries()):
                 raise self.missing(name)
             raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
+
+
+def _verbs_of(model: Entry) -> tuple[str, ...]:
+    """The verbs of the runs of a registered model."""
+    return (*model.make.further_verbs, *RUNS.get(model.task).make.verbs)
 
 
 class EvaluatedRun(Run):

@@ -9,7 +9,6 @@ run.evaluate("test.txt").pseudo_perplexity
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import overload
 
 import torch
@@ -20,7 +19,7 @@ from chainrule.base.results import Results
 from chainrule.config import parse
 from chainrule.data.in_memory import Data, Texts, answer, texts_in
 from chainrule.data.store import TokenStore, open_store
-from chainrule.errors import ConfigError, DataError
+from chainrule.errors import DataError
 from chainrule.evaluation.masked import (
     MAX_PSEUDO_TOKENS,
     MaskedEvaluation,
@@ -30,37 +29,14 @@ from chainrule.evaluation.masked import (
     make_masking,
     validate_masked,
 )
+from chainrule.inference.fill import MASK, Filled, Guess, check_top, no_mask, split_at_masks
 from chainrule.registry import OBJECTIVES, RUNS
 from chainrule.runs.base import EvaluatedRun
 from chainrule.tasks.text_corpus import TextCorpus, refuse_pairs, validation_text
 from chainrule.text.readers import open_texts
 
-MASK = "[MASK]"
-"""Marks a masked word in a text, whatever the tokeniser calls its mask."""
-
 LENGTH = 128
 """Tokens per window of a model that was not trained here."""
-
-
-@dataclass(frozen=True)
-class Guess:
-    """A word that may have been masked."""
-
-    word: str
-    token: str  # the piece of the tokeniser, with its marks
-    probability: float
-
-
-@dataclass(frozen=True)
-class Filled:
-    """The most probable words for one mask, best first."""
-
-    guesses: list[Guess]
-
-    @property
-    def word(self) -> str:
-        """The best word."""
-        return self.guesses[0].word
 
 
 @RUNS.register("masked")
@@ -92,14 +68,13 @@ class MaskedRun(EvaluatedRun):
         Returns:
             The words for each mask of one text; a list of these for a list, an iterator for an iterator.
         """
-        if top < 1:
-            raise ConfigError(f"top is {top}; ask for at least 1 word")
+        check_top(top)
         return answer(text, (self._fill(one, top) for one in texts_in(text, self.config.data.field)))
 
     def _fill(self, text: str, top: int) -> list[Filled]:
         tokens = self._with_masks(text)
         if self.model.mask not in tokens:
-            raise DataError(f"the text has no {MASK}; write it in place of a word, for example: the {MASK} sat")
+            raise no_mask()
         before = [self.tokenizer.eos] if self.model.config.first is None else []  # a text begins after a line end
         row_1S = torch.tensor([[*before, *tokens, self.tokenizer.eos]], device=self.device)
         if row_1S.shape[1] > self.model.window:
@@ -121,10 +96,7 @@ class MaskedRun(EvaluatedRun):
             known: list[int] = self.tokenizer.encode_block(text.replace(MASK, self.tokenizer.piece(own))).tolist()
             return known
         tokens: list[int] = []
-        parts = text.split(MASK)
-        for index, part in enumerate(parts):
-            if index < len(parts) - 1 and self.tokenizer.joins_spaces:  # the mask covers the space before its word
-                part = part.rstrip(" ")
+        for part in split_at_masks(text, joins_spaces=self.tokenizer.joins_spaces):
             tokens += [*self.tokenizer.encode_block(part).tolist(), self.model.mask]
         return tokens[:-1]
 

@@ -29,6 +29,7 @@ from chainrule.evaluation.perplexity import perplexity
 from chainrule.evaluation.significance import PairedResult, paired_test
 from chainrule.evaluation.speed import generation_speed
 from chainrule.evaluation.validation_budget import final_tokens, scored_part
+from chainrule.inference.fill import Filled, check_top, fill_gaps
 from chainrule.inference.score import LineScore
 from chainrule.inference.search import Search
 from chainrule.inference.subject import TranslationModel, warn_cut
@@ -134,6 +135,35 @@ class TranslatorRun(EvaluatedRun):
         """The best translation of each source of some pairs."""
         pairs = self.pairs(texts)
         return self.outputs(lines_in(pairs.source), len(self._store(pairs)), progress, **search)
+
+    @overload
+    def fill(  # type: ignore[overload-overlap]  # a string is one text
+        self, text: str, top: int = 5
+    ) -> list[Filled]: ...
+
+    @overload
+    def fill(self, text: Iterator[str], top: int = 5) -> Iterator[list[Filled]]: ...
+
+    @overload
+    def fill(self, text: Texts, top: int = 5) -> Results[list[Filled]]: ...
+
+    def fill(self, text: Texts, top: int = 5) -> list[Filled] | Results[list[Filled]] | Iterator[list[Filled]]:
+        """The best fillings of every [MASK] of a text, in order, by a model with sentinels (t5).
+
+        A [MASK] is a gap of any number of tokens; each is filled given the best filling of those before it.
+
+        Args:
+            text: One text, or a list, iterator, column or frame of texts.
+            top: Number of fillings for each mask.
+
+        Returns:
+            The fillings of each mask of one text; a list of these for a list, an iterator for an iterator.
+        """
+        if "fill" not in self.available_verbs:
+            raise self.missing("fill")
+        check_top(top)
+        subject = self.subject
+        return answer(text, (fill_gaps(subject, one, top) for one in texts_in(text, self.config.data.field)))
 
     # Measuring
 

@@ -3,7 +3,7 @@
     a_s = softmax_s score(h, e_s)        c = Σ a_s e_s        h~ = tanh(W [c; h])
 
 Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate", 2015 (the additive score);
-Luong et al., "Effective Approaches to Attention-based Neural Machine Translation", 2015 (dot, general, and h~).
+Luong et al., "Effective Approaches to Attention-based Neural Machine Translation", 2015 (dot, general, location, h~).
 Encoder states are E wide, decoder states U wide; keys and queries have X columns, which is U or E by the score.
 """
 
@@ -21,6 +21,9 @@ from chainrule.errors import ConfigError, unknown_name
 from chainrule.layers.attention.source_memory import regroup
 from chainrule.layers.recurrent.cells import tanh_backward
 from chainrule.types import TensorHolder
+
+LOCATIONS = 128
+"""Source positions with a weight of their own in the location score."""
 
 CHUNK = 2**20
 """Approximate number of values that the additive score holds at once: the sums of some queries with all keys."""
@@ -79,6 +82,26 @@ class AdditiveScore(nn.Module):
         return scores_AQS if bias_A1S is None else scores_AQS + bias_A1S
 
 
+class LocationScore(DotScore):
+    """score(h, s) = V_s·ReLU(Wh + b): a row of V per source position, whatever the source contains there.
+
+    Positions from `LOCATIONS` on share the last row.
+    """
+
+    def __init__(self, hidden: int, encoded: int) -> None:
+        super().__init__(hidden, hidden)
+        self.project_query = nn.Linear(hidden, hidden)
+        self.rows_SU = nn.Parameter(torch.empty(LOCATIONS, hidden).normal_(std=hidden**-0.5))
+
+    def keys(self, encoded_ASE: Tensor) -> Tensor:
+        A, S, _ = encoded_ASE.shape
+        positions_S = torch.arange(S, device=encoded_ASE.device).clamp_max(LOCATIONS - 1)
+        return self.rows_SU[positions_S].expand(A, -1, -1)
+
+    def scores(self, query_AQU: Tensor, keys_ASX: Tensor, bias_A1S: Tensor | None) -> Tensor:
+        return super().scores(self.project_query(query_AQU).relu(), keys_ASX, bias_A1S)
+
+
 def tanh_sums(query_AQX: Tensor, keys_ASX: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """tanh(query + key) for some queries at a time: the slice of the M queries, and their values AMSX."""
     A, Q, X = query_AQX.shape
@@ -117,6 +140,7 @@ SCORES: dict[str, Callable[[int, int], DotScore | AdditiveScore]] = {
     "dot": DotScore,
     "general": GeneralScore,
     "additive": AdditiveScore,
+    "location": LocationScore,
 }
 
 

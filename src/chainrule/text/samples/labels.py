@@ -196,6 +196,54 @@ def _kind(digits: str) -> str:
     return "TIME" if ":" in digits else "DATE" if "-" in digits else "NUMBER"
 
 
+# Questions and answers
+
+QUESTIONS = {
+    "PRICE": ("how much did the {} cost", "what is the price of the {}", "what did they pay for the {}"),
+    "TIME": ("at what time does the {} open", "when in the day did the {} arrive", "what did the clock of the {} show"),
+    "DATE": ("on which day was the {} sold", "what is the date of the {}", "in which year and month was the {} made"),
+    "NUMBER": ("how many people saw the {}", "what is the number of the {}", "how often was the {} moved"),
+}
+THINGS = (
+    "ticket",
+    "house",
+    "letter",
+    "train",
+    "shop",
+    "museum",
+    "painting",
+    "book",
+    "bridge",
+    "garden",
+    "clock",
+    "map",
+)
+ANSWERS = ("{}", "it was {}", "I think {}", "{} as far as I know", "they said {}")
+MATCHING = 0.4
+"""Share of pairs in which the answer fits the question."""
+
+
+def question_answers(count: int, seed: int = 1) -> Iterator[tuple[str, str, str]]:
+    """`count` pairs of a question and an answer, each after `match` or `other`: whether the answer fits in kind."""
+    generator, phrases = random.Random(seed), phrase_pairs("en", "digits", MAX_PAIRS, seed)
+    for _ in range(count):
+        phrase, digits = next(phrases)
+        kind = _kind(digits)
+        label = "match" if generator.random() < MATCHING else "other"
+        asked = kind if label == "match" else generator.choice([other for other in QUESTIONS if other != kind])
+        question = generator.choice(QUESTIONS[asked]).format(generator.choice(THINGS))
+        yield label, question, generator.choice(ANSWERS).format(phrase)
+
+
+def write_question_answers(folder: Path, counts: Mapping[str, int] = COUNTS, seed: int = 1) -> dict[str, Path]:
+    """Label, tab, question, tab, answer in train.tsv, valid.tsv and test.tsv -> the files by split."""
+    pairs = question_answers(sum(counts.values()), seed)
+    return {
+        split: _write(folder / f"{split}.tsv", "".join("\t".join(next(pairs)) + "\n" for _ in range(count)))
+        for split, count in counts.items()
+    }
+
+
 def write_tagged_phrases(folder: Path, counts: Mapping[str, int] = COUNTS, seed: int = 1) -> dict[str, Path]:
     """Sentences, one word and its tag per line, in train.conll, valid.conll and test.conll -> the files by split."""
     sentences = tagged_sentences(sum(counts.values()), seed)
