@@ -207,7 +207,6 @@ class TextEncoder(Protocol):
 
     def pool(self, first_BD: Tensor) -> Tensor | None:
         """The pooled output of texts from the vectors of their first tokens, BD; None: it has no pooler."""
-        ...
 
 
 class WordVectors(NamedTuple):
