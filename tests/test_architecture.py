@@ -36,7 +36,7 @@ ROOMS = (
     ("runs",),
     ("experiments",),
     ("report",),
-    ("api",),
+    ("api", "kenlm"),
     ("sklearn",),
     ("cli",),
 )
@@ -75,6 +75,7 @@ def test_the_top_level_holds_the_public_face_and_the_contract_alone() -> None:
         "api",
         "config",
         "errors",
+        "kenlm",
         "registry",
         "sklearn",
         "types",

@@ -35,7 +35,16 @@ def begin(state_O: Array, word: int) -> None:
 
 def walk(arrays: TableArrays, tokens_T: Array, state_O: Array, ending: int, absent: float) -> tuple[Array, Array]:
     """Append tokens to a prefix, in place -> log10 p of each, and the words of context that were found before it."""
+    probs_T, depths_T, _ = walk_matches(arrays, tokens_T, state_O, ending, absent)
+    return probs_T, depths_T
+
+
+def walk_matches(
+    arrays: TableArrays, tokens_T: Array, state_O: Array, ending: int, absent: float
+) -> tuple[Array, Array, Array]:
+    """`walk`, and the number of words of the n-gram whose probability was used, the token included."""
     probs_T, depths_T = np.empty(len(tokens_T), np.float32), np.empty(len(tokens_T), np.uint8)
+    matched_T = np.empty(len(tokens_T), np.uint8)
     _walk(
         arrays.words,
         arrays.first_words,
@@ -52,8 +61,9 @@ def walk(arrays: TableArrays, tokens_T: Array, state_O: Array, ending: int, abse
         absent,
         probs_T,
         depths_T,
+        matched_T,
     )
-    return probs_T, depths_T
+    return probs_T, depths_T, matched_T
 
 
 # All the work for a word is in one function, on arrays that are arguments: a call that passes arrays, or a tuple of
@@ -75,6 +85,7 @@ def _walk(
     absent: float,
     probs_T: Array,
     depths_T: Array,
+    matched_T: Array,
 ) -> None:
     size, order = len(first_words), len(state_O)
     lows_O, sizes_O = np.empty(order, np.int64), np.empty(order, np.int64)
@@ -114,6 +125,7 @@ def _walk(
         else:
             prob = np.float64(prob_table[(k - 1) * BINS + probs[moved]])
         matched = k
+        matched_T[t] = k
         while k < order and state_O[k] >= 0:
             if backoff_table is None:
                 prob += backoffs[state_O[k]]
