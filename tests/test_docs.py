@@ -20,6 +20,7 @@ import chainrule as cr
 from chainrule.cli.main import _repeat, app
 from chainrule.config import (
     DataConfig,
+    DecodingConfig,
     Recipe,
     RunConfig,
     Section,
@@ -122,7 +123,7 @@ def test_python_runs(snippet: Snippet) -> None:
         assert set(code.co_names) & set(names), "the snippet ran to its end but left nothing behind"
 
 
-OF_RUNS = ("eval", "score", "generate", "translate")
+OF_RUNS = ("eval", "score", "generate", "translate", "compress", "decompress")
 LIVE = {
     name
     for entry in MODELS.entries()
@@ -259,7 +260,7 @@ def test_every_model_stands_on_the_page_of_its_family(entry: Any) -> None:
 
 def test_every_option_is_on_the_configuration_page() -> None:
     page = _page("configuration.md")
-    for section in (DataConfig, TokenizerConfig, TrainingConfig, Recipe, LanguageModelConfig):
+    for section in (DataConfig, TokenizerConfig, TrainingConfig, DecodingConfig, Recipe, LanguageModelConfig):
         assert _missing(section, page) == []
     assert [name for name in RunConfig.model_fields if f"`{name}`" not in page] == []
 
@@ -267,7 +268,7 @@ def test_every_option_is_on_the_configuration_page() -> None:
 def test_every_default_is_correct() -> None:
     """The default column of the tables against the records themselves."""
     rows = dict(re.findall(r"^\| `(\w+)` \|[^|]+\| ([^|]+) \|", _page("configuration.md"), re.MULTILINE))
-    for section in (DataConfig, TokenizerConfig, TrainingConfig, LanguageModelConfig):
+    for section in (DataConfig, TokenizerConfig, TrainingConfig, DecodingConfig, LanguageModelConfig):
         for name, field in section.model_fields.items():
             written = {"memory": "no bound"}.get(name) or _written(field.default)
             assert rows[name].replace(",", "") == written, name

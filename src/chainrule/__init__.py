@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from chainrule.experiments.compare import compare
     from chainrule.experiments.explain import explain
     from chainrule.experiments.mix import mix
+    from chainrule.experiments.tune import tune
     from chainrule.inference.generate import Generated
     from chainrule.inference.score import LineScore
     from chainrule.interop.formats import export
@@ -46,6 +47,7 @@ __all__ = [
     "measure",
     "mix",
     "train",
+    "tune",
 ]
 
 _HOMES = {
@@ -62,6 +64,7 @@ _HOMES = {
     "measure": "chainrule.evaluation.measures",
     "mix": "chainrule.experiments.mix",
     "train": "chainrule.api",
+    "tune": "chainrule.experiments.tune",
 }
 
 

@@ -187,6 +187,13 @@ class TrainingConfig(Section):
         return text
 
 
+class DecodingConfig(Section):
+    """Defaults of the search for translations; `chainrule tune` chooses them."""
+
+    num_beams: int | None = Field(None, ge=1, description="translators: default beam width; not set: 5")
+    length_penalty: float | None = Field(None, description="translators: default length penalty; not set: 1")
+
+
 class Recipe(Section):
     """Notes in a recipe file; `train` prints `expected` when the recipe has run."""
 
@@ -210,6 +217,7 @@ class RunConfig(Section):
     output: NamedSection = Field(NamedSection(name="softmax"), description="name and options of the output layer")
     objective: NamedSection = Field(NamedSection(name="likelihood"), description="name and options of the objective")
     training: TrainingConfig = Field(TrainingConfig(), description="budget, batches, optimiser and schedule")
+    decoding: DecodingConfig = Field(DecodingConfig(), description="defaults of the search for translations")
     recipe: Recipe | None = Field(None, description="notes of a recipe file")
 
 
@@ -271,7 +279,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def write_toml(config: RunConfig, without: Collection[str] = ()) -> str:
     """A configuration as TOML text, without options that are None and without the sections in `without`."""
-    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True, exclude=set(without)))
+    values = config.model_dump(mode="json", exclude_none=True, exclude=set(without))
+    return tomli_w.dumps({name: value for name, value in values.items() if value != {}})
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

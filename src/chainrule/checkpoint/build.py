@@ -10,6 +10,7 @@ from chainrule.checkpoint.checkpoints import contiguous
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, parse
 from chainrule.errors import ConfigError, RunError
+from chainrule.models.options import live_options
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.types import Model, OutputChoice, Vocabulary
@@ -73,13 +74,18 @@ def save_model(folder: RunFolder, model: Any) -> None:
 
 def adjust(model: Any, options: dict[str, Any]) -> None:
     """Change options of a trained model that its configuration marks as live: no weight depends on them."""
-    fields = type(model.config).model_fields
-    live = [name for name, field in fields.items() if (field.json_schema_extra or {}).get("live")]
+    live = [option.name for option in live_options(type(model.config))]
     for name in options:
         if name not in live:
             known = f"options that can be set now: {', '.join(live)}" if live else "none of its options can be set now"
             raise ConfigError(f"model.{name} is fixed once a model is trained; {known}")
     model.config = parse(type(model.config), {**model.config.model_dump(), **options}, "model")
+
+
+def live_values(model: Any) -> dict[str, Any]:
+    """The values of the live options of a model by name, as JSON has them."""
+    values = model.config.model_dump(mode="json")
+    return {option.name: values[option.name] for option in live_options(type(model.config))}
 
 
 # Weights

@@ -5,6 +5,7 @@
     model.safetensors    the weights to use: the best on validation
     metrics.jsonl        one object per log line
     result.json          the result of the training, once it has ended
+    tuning.json          what `tune` changed: options, data and figures, one record per call
     signature            data, tokeniser, seed, versions and checksums, one per line
     training/step-N/     weights, optimiser, random state, carried state: all that resuming needs
     training/request.json  the options as given, to recognise the same command
@@ -44,7 +45,7 @@ from chainrule.text.tokenizers import Tokenizer, load_tokenizer, saved_fingerpri
 if TYPE_CHECKING:
     from torch import Tensor
 
-CHECKSUMS = ("weights", "weights_before", "configuration")
+CHECKSUMS = ("weights", "weights_before", "configuration", "configuration_before")
 """Lines of the signature that are written together with the files they describe."""
 
 TRAINING_SECTIONS = ("output", "objective", "training")
@@ -79,8 +80,9 @@ class RunFolder:
 
     def write_config(self, config: RunConfig, without: Collection[str] = ()) -> None:
         """Every option, except for the sections that do not apply to this run."""
-        text = write_toml(config, without)
-        self._record({"configuration": hash_options(tomllib.loads(text))})
+        text, before = write_toml(config, without), self._signature().get("configuration")
+        earlier = {"configuration_before": before} if before else {}  # what a kill would leave
+        self._record({"configuration": hash_options(tomllib.loads(text)), **earlier})
         write_atomically(self.path / "config.toml", text)
 
     def read_config(self) -> RunConfig:
@@ -91,7 +93,9 @@ class RunFolder:
             raise RunError(f"{self.path} is not a run: it has no config.toml; give a folder that chainrule train made")
         path = self.path / "config.toml"
         values = read_toml(path)
-        if self._signature().get("configuration", "") not in ("", hash_options(values)):
+        signature = self._signature()
+        accepted = [signature[name] for name in ("configuration", "configuration_before") if name in signature]
+        if accepted and hash_options(values) not in accepted:
             raise RunError(
                 f"{path} differs from the options that the model was made with; restore the file (to accept the "
                 "change, delete the line `configuration` of signature)"
@@ -153,6 +157,27 @@ class RunFolder:
                 f"the tokeniser in {folder} is not the one that the model was trained with ({found[:8]}, expected "
                 f"{expected[:8]}); restore the tokenizer files that were saved with the run"
             )
+
+    def change_config(self, config: RunConfig) -> None:
+        """Write changed options; sections that config.toml does not have stay left out."""
+        kept = read_toml(self.path / "config.toml")
+        self.write_config(config, without=[name for name in TRAINING_SECTIONS if name not in kept])
+
+    def add_tuning(self, record: dict[str, Any]) -> None:
+        """Append a record of tuned options."""
+        records = self.read_tunings()
+        write_atomically(self.path / "tuning.json", json.dumps([*records, record], indent=1, ensure_ascii=False))
+
+    def read_tunings(self) -> list[dict[str, Any]]:
+        """The records of tuned options, oldest first."""
+        path = self.path / "tuning.json"
+        try:
+            records: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return []
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise RunError(f"{path} is damaged; delete it, it only records what was tuned") from None
+        return records
 
     # Weights
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from chainrule.cli.common import Json, print_json, print_note, print_warnings, show_progress
-from chainrule.cli.translate import BatchSize, Beams, LengthPenalty
+from chainrule.cli.translate import BatchSize, Beams, LengthPenalty, given_options
 
 
 def distill(
@@ -21,7 +21,7 @@ def distill(
     ],
     out: Annotated[Path, typer.Option(help="File of the new pairs, .tsv or .jsonl.")],
     num_beams: Beams = None,
-    length_penalty: LengthPenalty = 1.0,
+    length_penalty: LengthPenalty = None,
     batch_size: BatchSize = 32,
     json: Json = False,
 ) -> None:
@@ -40,9 +40,7 @@ def distill(
             data,
             out,
             progress=progress,
-            num_beams=5 if num_beams is None else num_beams,
-            length_penalty=length_penalty,
-            batch_size=batch_size,
+            **given_options({"num_beams": num_beams, "length_penalty": length_penalty, "batch_size": batch_size}),
         )
     if json:
         print_json({"pairs": count, "out": str(out)})

@@ -19,7 +19,16 @@ from chainrule.cli.common import (
     print_warnings,
     show_progress,
 )
-from chainrule.cli.translate import BatchSize, Beams, LengthPenalty, Lengths, Mode, Refine, parallel_options
+from chainrule.cli.translate import (
+    BatchSize,
+    Beams,
+    LengthPenalty,
+    Lengths,
+    Mode,
+    Refine,
+    given_options,
+    parallel_options,
+)
 
 if TYPE_CHECKING:
     from chainrule.evaluation.vectors import Analogies, Similarity
@@ -64,6 +73,10 @@ def evaluate(
     mode: Mode = None,
     lengths: Lengths = None,
     refine: Refine = None,
+    accuracy: Annotated[
+        bool,
+        typer.Option("--accuracy", help="Language models: also print how often the next token is predicted (slower)."),
+    ] = False,
     outputs: Annotated[Path | None, typer.Option(help="Translators: write the translations to this file.")] = None,
     settings: LiveSettings = None,
     verbose: Verbose = False,
@@ -101,12 +114,14 @@ def evaluate(
         "refine": refine,
     }
     options = {"lowercase": lowercase or None, "bleu_tokenizer": bleu_tokenizer, "references": reference}
-    given = {**options, **search, "outputs": outputs, "field": field}
-    loaded.check_evaluate(_given(given))
+    given = {**options, **search, "outputs": outputs, "field": field, "accuracy": accuracy or None}
+    loaded.check_evaluate(given_options(given))
     if not is_translator(loaded):
         if second is not None:
             raise ConfigError(f"a second run is for translators, and {loaded.name} is not one; leave it out")
-        _evaluate_text(loaded, texts, field, vectors, verbose, json)
+        _evaluate_text(
+            loaded, texts, given_options({"field": field, "accuracy": accuracy or None}), vectors, verbose, json
+        )
         return
     if vectors:
         raise ConfigError(
@@ -117,20 +132,17 @@ def evaluate(
 
     others = [load_for("translate", TranslatorRun, second)] if second else []
     search |= parallel_options(num_beams, mode or "ar", lengths or 1, refine or 0)
-    _evaluate_pairs([loaded, *others], texts[len(others) :], _given(options), _given(search), outputs, verbose, json)
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given on the command line."""
-    return {name: value for name, value in options.items() if value is not None}
+    _evaluate_pairs(
+        [loaded, *others], texts[len(others) :], given_options(options), given_options(search), outputs, verbose, json
+    )
 
 
 def _evaluate_text(
-    run: EvaluatedRun, texts: list[str], field: str | None, vectors: Vectors, verbose: bool, json: bool
+    run: EvaluatedRun, texts: list[str], options: dict[str, Any], vectors: Vectors, verbose: bool, json: bool
 ) -> None:
     """Evaluate a run on a text and print the result, with that of its word vectors."""
     with show_progress("evaluating", run.unit) as progress:
-        measured = run.evaluate(texts, progress=progress, **({} if field is None else {"field": field}))
+        measured = run.evaluate(texts, progress=progress, **options)
     if json:
         print_json({**measured.to_dict(), **_to_dicts(vectors)})
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Json, RunPath, Seed, print_json, print_note
+from chainrule.cli.common import Json, LiveSettings, RunPath, Seed, print_json, print_note
 from chainrule.cli.score import read_prompt
 
 if TYPE_CHECKING:
@@ -62,16 +62,18 @@ def generate(
     stop: Stop = None,
     draft: Draft = None,
     draft_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per draft.")] = 8,
+    settings: LiveSettings = None,
     json: Json = False,
 ) -> None:
     """Continue a prompt by greedy search, beam search or sampling.
 
     A single text is printed while it is generated.
     """
+    from chainrule.config import parse_settings
     from chainrule.runs.language_model import LanguageModelRun
     from chainrule.runs.load import load_for
 
-    loaded = load_for("generate", LanguageModelRun, run)
+    loaded = load_for("generate", LanguageModelRun, run, settings=parse_settings(settings or []))
     prompt = sys.stdin.read() if prompt == "-" else prompt
     if prompt_file is not None:
         prompt = read_prompt(prompt_file) + prompt if prompt else read_prompt(prompt_file).removesuffix("\n")

@@ -27,11 +27,13 @@ from chainrule.cli import (
     measure,
     mix,
     neighbours,
+    rescore,
     score,
     tag,
     tokenize,
     train,
     translate,
+    tune,
 )
 from chainrule.cli.failures import BUG, describe, open_missing_streams, print_failure, report_bug
 
@@ -41,9 +43,11 @@ VERBS: dict[str, dict[str, Callable[..., None]]] = {
         "train": train.train,
         "eval": evaluate.evaluate,
         "score": score.score,
+        "rescore": rescore.rescore,
         "measure": measure.measure,
         "compare": compare.compare,
         "mix": mix.mix,
+        "tune": tune.tune,
     },
     "Use": {
         "generate": generate.generate,

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from chainrule.inference.translate import Translation
     from chainrule.runs.translator import TranslatorRun
 
-Beams = Annotated[int | None, typer.Option(help="Beam width; 1 searches greedily (default: 5).")]
+Beams = Annotated[
+    int | None, typer.Option(help="Beam width; 1 searches greedily (default: that of the run, 5 if it was not tuned).")
+]
 LengthPenalty = Annotated[
-    float | None, typer.Option(help="Rank hypotheses by log p / length^PENALTY; above 1 favours long ones.")
+    float | None, typer.Option(help="Rank hypotheses by log p / length^PENALTY (default: that of the run, else 1).")
 ]
 BatchSize = Annotated[int | None, typer.Option(help="Maximum number of lines per batch.")]
 Mode = Annotated[
@@ -73,7 +75,7 @@ def translate(
     ),
     ensemble: Ensemble = None,
     num_beams: Beams = None,
-    length_penalty: LengthPenalty = 1.0,
+    length_penalty: LengthPenalty = None,
     n_best: NBest = 0,
     prefix: Annotated[str, typer.Option(help="Text with which every translation begins.")] = "",
     max_new_tokens: MaxNewTokens = None,
@@ -100,7 +102,7 @@ def translate(
         **parallel_options(num_beams, mode or "ar", lengths or 1, refine or 0, drafts=draft is not None),
         "draft": draft if draft in (None, "lookup") else load(draft),
         "draft_tokens": draft_tokens,
-        "length_penalty": length_penalty,
+        **given_options({"length_penalty": length_penalty}),
         "num_return_sequences": n_best or 1,
         "max_new_tokens": max_new_tokens,
         "prefix": prefix,
@@ -148,9 +150,14 @@ def _print_speed_up(run: TranslatorRun, lines: list[str], search: dict[str, Any]
 def parallel_options(
     num_beams: int | None, mode: str, lengths: int, refine: int, *, drafts: bool = False
 ) -> dict[str, Any]:
-    """Options of the search; the default beam width is 5 in mode ar without drafts, else 1."""
-    beams = (5 if mode == "ar" and not drafts else 1) if num_beams is None else num_beams
-    return {"num_beams": beams, "mode": mode, "lengths": lengths, "refine": refine}
+    """Options of the search; by default the beam width is that of the run in mode ar without drafts, else 1."""
+    beams = 1 if num_beams is None and (mode != "ar" or drafts) else num_beams
+    return {**given_options({"num_beams": beams}), "mode": mode, "lengths": lengths, "refine": refine}
+
+
+def given_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given on the command line."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @contextmanager

@@ -56,10 +56,11 @@ class Likelihood(NamedTuple):
 
 
 class ScoredTokens(NamedTuple):
-    """A piece of a stream: tokens and the log p of each in nats."""
+    """A piece of a stream: tokens, the log p of each in nats, and its rank where it was asked for."""
 
     tokens_N: Array
     log_probs_N: Array
+    ranks_N: Array | None = None  # 1: no other token is more probable
 
 
 def score_stream(
@@ -80,14 +81,14 @@ def score_stream(
         log_probs_BT, state = arrays.score(tokens_BT, state)
         # Only the last column can lack rows, and no token follows the padding there.
         whole = end - begin - (layout.rows_at(end - 1) < layout.count)
-        piece = [_unpadded(part, whole, layout.rows_at(end - 1)) for part in (tokens_BT, log_probs_BT)]
+        piece = [unpadded(part, whole, layout.rows_at(end - 1)) for part in (tokens_BT, log_probs_BT)]
         yield ScoredTokens(*piece)
         done += len(piece[0])
         if progress:
             progress(done, len(tokens))
 
 
-def _unpadded(part_BT: Array, whole: int, last: int) -> Array:
+def unpadded(part_BT: Array, whole: int, last: int) -> Array:
     """The first `whole` columns, and the first `last` rows of the next column if there is one -> N."""
     return np.concatenate([part_BT[:, :whole].reshape(-1), part_BT[:last, whole:].reshape(-1)])
 

@@ -7,14 +7,22 @@ Perplexity depends on the tokeniser and on the treatment of unknown words, which
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
 from chainrule.errors import DataError
 from chainrule.evaluation.measurement import Measurement, format_signature
-from chainrule.evaluation.perplexity import Likelihood, bits_per_byte, perplexity, precise_sum, score_stream
+from chainrule.evaluation.perplexity import (
+    Likelihood,
+    ScoredTokens,
+    bits_per_byte,
+    perplexity,
+    precise_sum,
+    score_stream,
+)
 from chainrule.evaluation.tracks import choose_tracks
 from chainrule.types import StreamScorer
 
@@ -22,6 +30,9 @@ if TYPE_CHECKING:
     from chainrule.data.store import TokenStore
     from chainrule.text.tokenizers import Tokenizer
 
+
+ACCURACIES = {"accuracy": 1, "accuracy_top5": 5}
+"""Names of the accuracies, and the ranks up to which a token counts as predicted."""
 
 SCORES_ONLY = "the model gives scores that are not probabilities: it has no perplexity and no bits per byte."
 
@@ -39,6 +50,18 @@ class Evaluation(Measurement):
     bits_per_byte: float
     signature: str
     protocol: str
+    accuracy: float | None = None  # share of tokens that are the most probable one; None: not measured
+    accuracy_top5: float | None = None  # share of tokens that are among the five most probable ones
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the exact values of all fields for JSON, without accuracies that were not measured."""
+        values = super().to_dict()
+        return {name: value for name, value in values.items() if value is not None or name not in ACCURACIES}
+
+    def figures(self) -> dict[str, Any]:
+        """Return the values that `show` prints."""
+        values = super().figures()
+        return {name: value for name, value in values.items() if value is not None or name not in ACCURACIES}
 
     @property
     def caution(self) -> str:
@@ -51,12 +74,20 @@ def evaluate(
     tokenizer: Tokenizer,
     *,
     chunk: int | None = None,
+    accuracy: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Evaluate a model on a tokenised text in one pass."""
+    """Evaluate a model on a tokenised text in one pass.
+
+    `accuracy` also ranks every token among all others, which needs the whole distribution before each of them.
+    """
     if not len(store) or not store.bytes:
         raise DataError("the text has no tokens, so there is nothing to measure; give a text with at least one line.")
-    every, known = _likelihoods(model, store, tokenizer, chunk, progress)
+    read: Callable[..., Iterator[ScoredTokens]] = score_stream
+    if accuracy:
+        from chainrule.evaluation.distributions import rank_stream as read  # here: it needs torch
+    pieces = read(model, store.tokens, eos=tokenizer.eos, chunk=chunk, progress=progress)
+    every, known, hits = _likelihoods(model, pieces, store, tokenizer)
     if not model.normalised:
         every, known = Likelihood(math.nan, every.tokens), Likelihood(math.nan, known.tokens)
     return Evaluation(
@@ -69,24 +100,30 @@ def evaluate(
         bits_per_byte=bits_per_byte(every.nats, store.residue_bits, store.bytes),
         signature=signature(store, tokenizer, model),
         protocol=protocol(store, tokenizer, model) if model.normalised else SCORES_ONLY,
+        **({name: hits[name] / every.tokens for name in ACCURACIES} if accuracy else {}),
     )
 
 
 def _likelihoods(
-    model: StreamScorer, store: TokenStore, tokenizer: Tokenizer, chunk: int | None, progress: Progress | None
-) -> tuple[Likelihood, Likelihood]:
-    """The likelihood of all tokens, and of all but <unk>. Without OOV both are equal: a literal <unk> is known."""
-    nats, known_nats, known = 0.0, 0.0, 0
+    model: StreamScorer, pieces: Iterator[ScoredTokens], store: TokenStore, tokenizer: Tokenizer
+) -> tuple[Likelihood, Likelihood, dict[str, int]]:
+    """The likelihood of all tokens, and of all but <unk>, and the number of tokens up to the rank of each accuracy.
+
+    Without OOV both likelihoods are equal: a literal <unk> is known.
+    """
+    nats, known_nats, known, hits = 0.0, 0.0, 0, dict.fromkeys(ACCURACIES, 0)
     unk = tokenizer.unk if store.oov else None
     with evaluating(model):
-        for piece in score_stream(model, store.tokens, eos=tokenizer.eos, chunk=chunk, progress=progress):
+        for piece in pieces:
             nats -= precise_sum(piece.log_probs_N)
+            if piece.ranks_N is not None:
+                hits = {name: hits[name] + int((piece.ranks_N <= rank).sum()) for name, rank in ACCURACIES.items()}
             if unk is not None:
                 known_M = piece.log_probs_N[piece.tokens_N != unk]
                 known += len(known_M)
                 known_nats -= precise_sum(known_M)  # not a difference of sums: log p of <unk> may be -inf
     every = Likelihood(nats, len(store))
-    return every, every if unk is None else Likelihood(known_nats, known)
+    return every, every if unk is None else Likelihood(known_nats, known), hits
 
 
 def signature(store: TokenStore, tokenizer: Tokenizer, model: StreamScorer) -> str:

@@ -18,7 +18,6 @@ from chainrule.base.files import disk_errors, move
 from chainrule.base.progress import Progress
 from chainrule.base.targets import check_file
 from chainrule.errors import ConfigError
-from chainrule.inference.search import Search
 from chainrule.runs.translator import TranslatorRun
 from chainrule.text.formats.pairs import hold_pairs, open_pairs
 from chainrule.text.readers import Texts, lines_in, open_texts
@@ -59,7 +58,7 @@ def distill(
 
 def _key(teacher: TranslatorRun, texts: Texts, search: dict[str, Any]) -> str:
     """Eight digits that identify teacher, sources and search, so that only the same work is resumed."""
-    request = f"{teacher.fingerprint.hex()} {texts.fingerprint()} {Search(**search)}"
+    request = f"{teacher.fingerprint.hex()} {texts.fingerprint()} {teacher.search_options(search)}"
     return hashlib.blake2b(request.encode(), digest_size=4).hexdigest()
 
 

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic import Field
+from safetensors import safe_open
 from safetensors.torch import save as save_bytes
 
 from chainrule.base.devices import PeakMemory
@@ -33,9 +35,17 @@ from chainrule.config import DataConfig, NamedSection, RunConfig, Section, merge
 from chainrule.data.in_memory import Data
 from chainrule.data.store import TokenStore
 from chainrule.errors import ConfigError, DataError, RunError, unknown_name
-from chainrule.experiments.mix_weights import CACHES, CacheSettings, FittedMixture, cache_candidates, fit_mixture
+from chainrule.experiments.mix_weights import (
+    CACHES,
+    CacheSettings,
+    FittedMixture,
+    cache_candidates,
+    fit_mixture,
+    score_components,
+)
 from chainrule.experiments.shared_options import held_out_options, options_for
-from chainrule.models.mixture import Mixture
+from chainrule.models.mixture import Mixture, fit_weights
+from chainrule.runs.base import Run
 from chainrule.runs.language_model import LanguageModelRun
 from chainrule.runs.load import load_for
 from chainrule.training.fit import fit
@@ -107,6 +117,25 @@ def _held_out(runs: Sequence[LanguageModelRun]) -> TokenStore:
 def _vocabulary(run: LanguageModelRun) -> Vocabulary:
     size = run.tokenizer.vocab_size
     return Vocabulary(size, run.tokenizer.eos, run.model.unigram_counts.cpu().numpy())
+
+
+def refit_weights(run: Run, valid: Data | None, limit: int) -> tuple[list[list[float]], list[list[float]]]:
+    """Fit the weights of a mixture on other text, in memory -> the weights before and after, by bucket."""
+    assert isinstance(run, LanguageModelRun)
+    mixture, store = run.model, run.open(valid) if valid else run.open_held_out()
+    fitted = fit_weights(*score_components(mixture, store.tokens[:limit]), mixture.bucketing.count)
+    before = mixture.weights.tolist()
+    mixture.weights.copy_(torch.from_numpy(fitted.weights_ZK))
+    return before, mixture.weights.tolist()
+
+
+def save_weights(run: Run) -> None:
+    """Write the weights of a mixture to its file, which keeps its metadata."""
+    path, mixture = run.folder.model_path, run.model
+    with safe_open(path, "pt") as file:
+        about = file.metadata()
+    tensors = {"weights": mixture.weights.cpu(), COUNTS: mixture.unigram_counts.cpu()}
+    run.folder.write_model(lambda beside: write_atomically(beside, save_bytes(tensors, about)))
 
 
 # Recipes

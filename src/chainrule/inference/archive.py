@@ -29,10 +29,11 @@ import json
 import platform
 import struct
 import zlib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from chainrule.errors import RunError
 
@@ -64,18 +65,20 @@ class Needs:
     cpu: str = ""  # the vector instructions that torch used; empty: any, or not known
     torch: str = ""
     chainrule: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)  # options of the model that no weight depends on
 
     @classmethod
-    def here(cls, *, portable: bool) -> Needs:
+    def here(cls, *, portable: bool, settings: Mapping[str, Any] | None = None) -> Needs:
         """The needs of an archive that is written on this computer."""
+        options = dict(settings or {})
         if portable:
-            return cls(portable=True)
-        return cls(False, _capability(), metadata.version("torch"), metadata.version("chainrule"))
+            return cls(portable=True, settings=options)
+        return cls(False, _capability(), metadata.version("torch"), metadata.version("chainrule"), options)
 
     def differences(self) -> list[str]:
         """What this computer has instead, for example "torch 2.12.0 (here 2.13.0)"."""
         here = asdict(Needs.here(portable=False))
-        found = {name: value for name, value in asdict(self).items() if name != "portable" and value}
+        found = {name: getattr(self, name) for name in ("cpu", "torch", "chainrule") if getattr(self, name)}
         return [f"{name} {value} (here {here[name]})" for name, value in found.items() if value != here[name]]
 
 

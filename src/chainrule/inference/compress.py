@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,12 +73,14 @@ def compress(
     *,
     fingerprint: bytes,
     portable: bool = False,
+    settings: Mapping[str, Any] | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> CompressionResult:
     """Write a text to `out` in about -log2 p(text) bits. `fingerprint` has 8 bytes that identify the model.
 
     A `portable` archive needs a model that was also built reproducibly, as `LanguageModelRun.compress` does.
+    `settings` are options of the model without which its probabilities are others; the archive records them.
     """
     if not model.normalised:
         raise ConfigError(
@@ -90,7 +92,7 @@ def compress(
     header = Header(fingerprint, store.bytes, len(store), _checksum(block.data for block in texts.blocks()))
     with _building(out) as folder:
         with (folder / "out").open("wb") as file:
-            write_header(file, header, Needs.here(portable=portable))
+            write_header(file, header, Needs.here(portable=portable, settings=settings))
             write_section(file, _residue(tokenizer, texts))
             for coded, checksum in _encode(model, store, tokenizer.eos, portable, progress):
                 write_checksum(file, checksum)
@@ -102,7 +104,7 @@ def compress(
 
 
 def decompress(
-    load: Callable[[bool], SteppingModel],
+    load: Callable[[Needs], SteppingModel],
     tokenizer: Tokenizer,
     path: Path,
     out: Path,
@@ -113,7 +115,7 @@ def decompress(
 ) -> CompressionResult:
     """Write the text that was compressed into `path` to `out`, byte for byte; an error leaves `out` unchanged.
 
-    `load(portable)` gives the model that compressed it. `note` receives what differs on this computer.
+    `load(needs)` gives the model that compressed it. `note` receives what differs on this computer.
     """
     with _open(path) as file, _building(out) as folder:
         reader = Reader(file, path)
@@ -126,7 +128,7 @@ def decompress(
             )
         residue = reader.section()
         tokens = _token_file(folder / "tokens", header.tokens)
-        _decode(load(needs.portable), reader, tokens, tokenizer.eos, needs, path, progress)
+        _decode(load(needs), reader, tokens, tokenizer.eos, needs, path, progress)
         reader.end()
         _write_text(folder / "out", read_residue(tokenizer, _iterate(tokens), RangeDecoder(residue)), header, path)
         flush_folder(folder)

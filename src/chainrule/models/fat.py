@@ -34,7 +34,7 @@ from chainrule.layers.attention.slow import Direction, PackedRows, SlowAttention
 from chainrule.layers.blocks import check_heads
 from chainrule.layers.dropout import drop, dropout
 from chainrule.layers.transformer_stack import initialise
-from chainrule.models.options import LIVE
+from chainrule.models.options import live
 from chainrule.models.translator import EncoderDecoderConfig, Translator
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Preferences, Source, Vocabulary
@@ -62,19 +62,21 @@ class FatConfig(EncoderDecoderConfig):
     buckets: int = Field(32, ge=4, description="number of buckets of offsets between target and source")
     distance: int = Field(64, ge=2, description="offsets from this one on share the last bucket")
     skip: Literal["never", "training", "always"] = Field(
-        "never", description="when to skip rare words of the source", json_schema_extra=LIVE
+        "never",
+        description="when to skip rare words of the source",
+        json_schema_extra=live(choices=("never", "always")),
     )
     threshold_share: float = Field(
         0.05,
         ge=0,
         description="words with fewer occurrences than this times the size of the source vocabulary are rare",
-        json_schema_extra=LIVE,
+        json_schema_extra=live(choices=(0.005, 0.01, 0.02, 0.05, 0.1), where={"skip": ["always"], "threshold": [None]}),
     )
     threshold: int | None = Field(
         None,
         ge=0,
         description="words with fewer occurrences are rare; overrides `threshold_share`",
-        json_schema_extra=LIVE,
+        json_schema_extra=live(),
     )
 
 

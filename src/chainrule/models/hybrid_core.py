@@ -26,7 +26,7 @@ from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens, Para
 from chainrule.layers.outputs.mixed import NEVER, MixedOutput, log_odds, mix, pack
 from chainrule.layers.recurrent.stack import Bidirectional, Recurrence
 from chainrule.models.hybrid_state import DecoderMemory, EncodedSource, ParallelPrediction, slice_positions
-from chainrule.models.options import LIVE
+from chainrule.models.options import live
 
 TABLE_ENTRIES = 2**24
 """Largest table of log p by the parallel branch, positions times tokens, that is computed before the first step."""
@@ -45,7 +45,7 @@ class HybridOptions(BaseModel):
         ge=0,
         lt=1,
         description="source words with a smaller weight at a target position are ignored there",
-        json_schema_extra=LIVE,
+        json_schema_extra=live(choices=(0.0, 0.003, 0.01, 0.03, 0.1)),
     )
     mixing: Literal["fixed", "learned", "gated"] = Field(
         "fixed", description="γ is a constant (fixed), a learned constant (learned), or depends on the step (gated)"
@@ -55,7 +55,7 @@ class HybridOptions(BaseModel):
         ge=0,
         le=1,
         description="γ, the weight of the parallel branch; its initial value if it is learned",
-        json_schema_extra=LIVE,
+        json_schema_extra=live(low=0.0, high=1.0, where={"mixing": ["fixed"], "nar": ["positions"]}),
     )
     nar_weight: float = Field(1.0, ge=0, description="weight of the parallel branch's loss; 0: it is not trained")
     glancing: float = Field(0.5, ge=0, le=1, description="share of the wrong tokens that training reveals")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from chainrule.inference.embed import Pooling, embed_lines
 from chainrule.inference.sentence_search import search_lines
 from chainrule.inference.subject import TextModel
 from chainrule.inference.word_table import Neighbour, WordTable, table_of
+from chainrule.models.options import LiveOption
 from chainrule.registry import MODELS, RUNS, Entry
 from chainrule.tasks.task import Corpus, Task, model_task
 from chainrule.text.readers import lines_in, open_texts
@@ -55,6 +56,7 @@ class Run:
         self._device = device
         self.corpus: Corpus | None = None  # what it was trained on, if that was in this process
         self.validation_note = ""  # which part of the held-out data `validation` scored; empty: all
+        self.adjusted: dict[str, Any] = {}  # options that `adjust` has set
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder.path)!r}, model={self.config.model.name!r})"
@@ -135,6 +137,7 @@ class Run:
     def adjust(self, **options: Any) -> None:
         """Set options of the model that need no training, such as gamma of `hybrid`; the folder is not changed."""
         adjust(self.model, options)
+        self.adjusted |= options
 
     def validation(self) -> Measurement:
         """What a training reports of its validation data when it has ended."""
@@ -272,8 +275,19 @@ def _verbs_of(model: Entry) -> tuple[str, ...]:
     return (*model.make.further_verbs, *RUNS.get(model.task).make.verbs)
 
 
+class ValidationMeasures(NamedTuple):
+    """Functions that measure a run as it is set now, by name; the data they measure it on, and its signature."""
+
+    measures: dict[str, Callable[[], float]]
+    data: str
+    signature: str
+
+
 class EvaluatedRun(Run):
     """A run that is measured on data."""
+
+    decoding_options: ClassVar[tuple[LiveOption, ...]] = ()  # defaults of its search that can be tuned
+    decoding_defaults: ClassVar[Any] = None  # the values of these options where none are set
 
     verbs: ClassVar[tuple[str, ...]] = ("eval", *Run.verbs)
     unit: ClassVar[str] = "tokens"  # what the progress of a measurement counts
@@ -290,6 +304,10 @@ class EvaluatedRun(Run):
     def evaluate_held_out(self) -> Any:
         """The same on the validation data of the training: those given, or those held out."""
         raise TypeError(f"{type(self).__name__} must define evaluate_held_out")
+
+    def validation_measures(self, texts: Data | None = None, limit: int | None = None) -> ValidationMeasures:
+        """What `tune` optimises, on the first `limit` tokens or pairs of data, by default of the held-out data."""
+        raise self.missing("tune")
 
     def check_evaluate(self, options: Mapping[str, Any]) -> None:
         """Refuse options that `evaluate` does not take."""

@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
 from chainrule.base.devices import threads
 from chainrule.base.progress import Progress
 from chainrule.base.results import Results
-from chainrule.checkpoint.build import load_model
 from chainrule.data.in_memory import Data, Texts, answer, texts_in
 from chainrule.data.store import TokenStore, open_store
 from chainrule.decoding import DraftStatistics
 from chainrule.decoding.beam import LENGTH_PENALTY
 from chainrule.decoding.speculative import DRAFT_TOKENS
 from chainrule.errors import ConfigError, DataError
+from chainrule.evaluation.perplexity import evaluate_tokens
 from chainrule.evaluation.speed import generation_speed
-from chainrule.evaluation.text import Evaluation, evaluate
+from chainrule.evaluation.text import Evaluation, evaluate, signature
 from chainrule.evaluation.validation_budget import final_tokens, scored_part
-from chainrule.inference.compress import CompressionResult, compress, decompress
 from chainrule.inference.drafts import LOOKUP
 from chainrule.inference.few_shot import Choice, Question, choose
 from chainrule.inference.generate import Generated, GenerationOptions, generate_texts, stream_text
 from chainrule.inference.prefix import Prefix
+from chainrule.inference.rescore import (
+    Candidate,
+    MetricName,
+    Rescoring,
+    fit_rescoring,
+    read_candidates,
+    rerank,
+    score_candidates,
+)
 from chainrule.inference.score import LineScore, score_lines, score_text
 from chainrule.inference.subject import TextModel
 from chainrule.inference.unknown_words import OovKind, UnknownWords
 from chainrule.registry import RUNS
-from chainrule.runs.base import EvaluatedRun, Run
+from chainrule.runs.archives import ArchivingRun
+from chainrule.runs.base import EvaluatedRun, Run, ValidationMeasures
 from chainrule.runs.load import load_for
 from chainrule.tasks.text_corpus import TextCorpus, refuse_pairs, validation_text
 from chainrule.text.readers import open_texts
-from chainrule.types import SteppingModel
 
 
 @RUNS.register("lm")
-class LanguageModelRun(EvaluatedRun):
+class LanguageModelRun(ArchivingRun):
     """A trained language model with its tokeniser and its folder."""
 
-    verbs = ("score", "generate", "compress", "decompress", "mix", *EvaluatedRun.verbs)
+    verbs = ("score", "rescore", "tune", "generate", "compress", "decompress", "mix", *EvaluatedRun.verbs)
 
     # Measuring
 
@@ -54,17 +62,26 @@ class LanguageModelRun(EvaluatedRun):
         opened = open_texts(self.files(texts, field), field=field or self.config.data.field)
         return open_store(opened, self.tokenizer, progress=progress)
 
-    def evaluate(self, texts: Data, *, field: str | None = None, progress: Progress | None = None) -> Evaluation:
+    def evaluate(
+        self,
+        texts: Data,
+        *,
+        field: str | None = None,
+        accuracy: bool = False,
+        progress: Progress | None = None,
+    ) -> Evaluation:
         """Perplexity, bits per byte and more on a corpus, with protocol and signature.
 
         Args:
             texts: A path, several paths, or a list, column or frame of texts.
             field: Name of the column or JSON field with the texts. None: that of the training.
+            accuracy: Whether to measure how often the next token is the most probable one, or among five (slower).
             progress: Called with the tokens scored and the total.
         """
         texts = self.files(texts, field)
         refuse_pairs(texts, self.config.model.name)
-        return evaluate(self.model, self.open(texts, field=field), self.tokenizer, progress=progress)
+        store = self.open(texts, field=field)
+        return evaluate(self.model, store, self.tokenizer, accuracy=accuracy, progress=progress)
 
     def evaluate_held_out(self) -> Evaluation:
         """The same on the validation text of the training: the given one, or the one that was held out."""
@@ -84,6 +101,18 @@ class LanguageModelRun(EvaluatedRun):
     def counted_all(self) -> bool:
         """Whether the text that was held out for validation has been counted since."""
         return "valid" in self.result
+
+    def validation_measures(self, texts: Data | None = None, limit: int | None = None) -> ValidationMeasures:
+        """Loss (nats per token) of the run as it is set now, on the first `limit` tokens."""
+        store = self.open(texts) if texts else self.open_held_out()
+        tokens_N = store.tokens[:limit]
+
+        def loss() -> float:
+            return evaluate_tokens(self.model, tokens_N, eos=self.tokenizer.eos).cross_entropy
+
+        return ValidationMeasures(
+            {"loss": loss}, f"{len(tokens_N):,} tokens", signature(store, self.tokenizer, self.model)
+        )
 
     def open_held_out(self) -> TokenStore:
         """The validation text as this run's tokens."""
@@ -187,6 +216,41 @@ class LanguageModelRun(EvaluatedRun):
         """The empty text, to be scored as it grows: `prefix.feed("the cat")` gives log p of each token."""
         return Prefix(self.subject)
 
+    def rescore(
+        self,
+        nbest: Iterable[str],
+        *,
+        weight: float = 0.5,
+        word_penalty: float = 0.0,
+        oov: OovKind = "spell",
+        oov_penalty: float | None = None,
+    ) -> list[list[Candidate]]:
+        """N-best lists re-ranked by score + `weight` · log p + `word_penalty` · words, best first.
+
+        Args:
+            nbest: Lines `id ||| text ||| score`, or JSON lines with these fields; one list per id.
+            weight: Weight of log p of this model, in nats.
+            word_penalty: Added per word.
+            oov: What unknown words cost besides log p of `<unk>`, as in `score`.
+            oov_penalty: Nats per unknown word with oov "penalty".
+        """
+        unknown = UnknownWords(oov, oov_penalty)
+        scored = score_candidates(self.subject, list(read_candidates(nbest)), unknown)
+        return rerank(scored, weight, word_penalty)
+
+    def fit_rescoring(
+        self,
+        nbest: Iterable[str],
+        *references: Sequence[str],
+        metric: MetricName = "wer",
+        oov: OovKind = "spell",
+        oov_penalty: float | None = None,
+    ) -> Rescoring:
+        """The weights for `rescore` with the best "wer" or "bleu" on lists with one reference each, in their order."""
+        unknown = UnknownWords(oov, oov_penalty)
+        scored = score_candidates(self.subject, list(read_candidates(nbest)), unknown)
+        return fit_rescoring(scored, references, metric)
+
     def generation_speed(self, tokens: int = 200) -> float:
         """Tokens per second when one text is generated."""
         with threads(1):
@@ -272,63 +336,3 @@ class LanguageModelRun(EvaluatedRun):
         if draft is None or draft == LOOKUP:
             return LOOKUP if draft else None
         return load_for("generate", LanguageModelRun, draft, device=str(self.device)).subject
-
-    # Compressing
-
-    def compress(
-        self, file: str | Path, out: str | Path, *, portable: bool = False, progress: Progress | None = None
-    ) -> CompressionResult:
-        """Write `file` to `out` in about as many bits as `evaluate` reports.
-
-        Args:
-            file: The text to compress.
-            out: The archive to write.
-            portable: Compute the same bits on every CPU, so that any computer can decompress; slower.
-            progress: Called with the tokens done and the total.
-        """
-        return compress(
-            self._archive_model(portable),
-            self.tokenizer,
-            open_texts([file], exact=True),
-            Path(out),
-            fingerprint=self.fingerprint,
-            portable=portable,
-            progress=progress,
-        )
-
-    def decompress(
-        self,
-        file: str | Path,
-        out: str | Path,
-        *,
-        note: Callable[[str], None] = lambda text: None,
-        progress: Progress | None = None,
-    ) -> CompressionResult:
-        """Write the text that `compress` put into `file` to `out`, byte for byte.
-
-        Args:
-            file: The archive.
-            out: The text file to write.
-            note: Called with a sentence if the archive is not portable and was written with another CPU or version.
-            progress: Called with the tokens done and the total.
-        """
-        return decompress(
-            self._archive_model,
-            self.tokenizer,
-            Path(file),
-            Path(out),
-            fingerprint=self.fingerprint,
-            note=note,
-            progress=progress,
-        )
-
-    def _archive_model(self, portable: bool) -> SteppingModel:
-        """The model to compress with; a portable one is built reproducibly on the CPU, with its tables of positions."""
-        if not portable:
-            model: SteppingModel = self.model
-            return model
-        from chainrule.base.reproducible import reproducible  # here: it needs torch
-
-        with reproducible(strict=False):
-            portable_model: SteppingModel = load_model(self.folder, self.tokenizer)
-        return portable_model

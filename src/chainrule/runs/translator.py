@@ -8,7 +8,7 @@ run.evaluate(["test.en", "test.de"]).bleu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,8 @@ from chainrule.data.in_memory import Data, Texts, answer, texts_in
 from chainrule.data.pairs import PairStore, pad_sources
 from chainrule.errors import DataError
 from chainrule.evaluation.measurement import Measurement
-from chainrule.evaluation.pairs import PairEvaluation, evaluate_pairs, score_rows
+from chainrule.evaluation.metrics import make_metric
+from chainrule.evaluation.pairs import PairEvaluation, evaluate_pairs, pair_signature, score_rows, score_targets
 from chainrule.evaluation.perplexity import perplexity
 from chainrule.evaluation.significance import PairedResult, paired_test
 from chainrule.evaluation.speed import generation_speed
@@ -34,9 +35,10 @@ from chainrule.inference.score import LineScore
 from chainrule.inference.search import Search
 from chainrule.inference.subject import TranslationModel, warn_cut
 from chainrule.inference.translate import Translation, translate_lines
+from chainrule.models.options import LiveOption
 from chainrule.models.translator import ConditionedModel
 from chainrule.registry import RUNS
-from chainrule.runs.base import EvaluatedRun, Run
+from chainrule.runs.base import EvaluatedRun, Run, ValidationMeasures
 from chainrule.tasks.spans import SpanCorpus, SpanCorruption
 from chainrule.tasks.task import Corpus, Listener, task_of
 from chainrule.tasks.translation import LEAST_PAIRS, PairCorpus, open_pair_store, read_pairs
@@ -58,8 +60,13 @@ class SpanEvaluation(Measurement):
 class TranslatorRun(EvaluatedRun):
     """A trained translator with its tokenisers and its folder."""
 
-    verbs = ("translate", "score", "distill", *EvaluatedRun.verbs)
+    verbs = ("translate", "score", "tune", "distill", *EvaluatedRun.verbs)
     unit = "lines"
+    decoding_options = (
+        LiveOption("num_beams", choices=(1, 2, 5, 10)),
+        LiveOption("length_penalty", choices=(0.0, 0.4, 0.8, 1.0, 1.2, 1.6, 2.0)),
+    )
+    decoding_defaults = Search()
 
     @cached_property
     def source_tokenizer(self) -> Tokenizer:
@@ -118,7 +125,12 @@ class TranslatorRun(EvaluatedRun):
         if isinstance(search.get("draft"), Run):
             search["draft"] = search["draft"].subject
         lines = texts_in(texts, self.config.data.source_field)
-        return translate_lines([run.subject for run in (self, *together)], lines, Search(**search))
+        return translate_lines([run.subject for run in (self, *together)], lines, self.search_options(search))
+
+    def search_options(self, given: Mapping[str, Any]) -> Search:
+        """The options of a search: those given, else the run's own defaults for a beam (`decoding` of config.toml)."""
+        beam = given.get("mode", "ar") == "ar" and given.get("draft") is None
+        return Search(**{**(self.config.decoding.model_dump(exclude_none=True) if beam else {}), **given})
 
     def outputs(
         self, lines: Iterable[str], count: int = 0, progress: Progress | None = None, **search: Any
@@ -196,6 +208,23 @@ class TranslatorRun(EvaluatedRun):
         pairs = part_of(pairs, 0, max_pairs) if max_pairs else pairs
         return self._evaluate(pairs, self._store(pairs), [], False, None, None, None, search)
 
+    def validation_measures(self, texts: Data | None = None, limit: int | None = None) -> ValidationMeasures:
+        """Loss (nats per reference token) and BLEU of the run as it is set now, on the first `limit` pairs."""
+        pairs = self.pairs(texts) if texts else self._held_out()
+        pairs = part_of(pairs, 0, limit) if limit else pairs
+        store, references = self._store(pairs), [list(lines_in(pairs.target))]
+        metric = make_metric("bleu", references)
+
+        def loss() -> float:
+            return score_targets(self.model, store, None).every.cross_entropy
+
+        def bleu() -> float:
+            return float(metric.official.corpus_score(self.outputs(lines_in(pairs.source)), references).score)
+
+        return ValidationMeasures(
+            {"loss": loss, "bleu": bleu}, f"{len(store):,} pairs", pair_signature(store, self.tokenizer)
+        )
+
     def _held_out(self) -> Pairs:
         if isinstance(self.corpus, PairCorpus):
             return self.corpus.valid_pairs
@@ -247,7 +276,7 @@ class TranslatorRun(EvaluatedRun):
             [list(lines_in(pairs.target)), *further],
             lowercase=lowercase,
             bleu_tokenizer=bleu_tokenizer,
-            decoded_by=Search(**search).description,
+            decoded_by=self.search_options(search).description,
         )
 
     def compare_with(

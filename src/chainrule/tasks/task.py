@@ -37,6 +37,8 @@ TASK_OPTIONS = {
     "data.prefix": "the prefix of every source",
     "data.max_length": "the length of pairs",
     "data.max_ratio": "the length ratio of pairs",
+    "decoding.num_beams": "the beam width of translations",
+    "decoding.length_penalty": "the length penalty of translations",
 }
 """Options that only some tasks use, and what they set. Each task lists those that apply to it."""
 
@@ -180,7 +182,11 @@ class Task(ABC):
         for name, meaning in TASK_OPTIONS.items():
             section, _, option = name.partition(".")
             given = getattr(config, section)
-            if name not in self.options and option in given.model_fields_set and getattr(given, option):
+            if (
+                name not in self.options
+                and option in given.model_fields_set
+                and getattr(given, option) not in (None, "")
+            ):
                 raise ConfigError(f"{name} sets {meaning} and has no effect on {config.model.name}; leave it out")
 
     def check_window(self, config: RunConfig, window: int | None) -> None:

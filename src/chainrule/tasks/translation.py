@@ -155,7 +155,16 @@ class Translation(Task):
     metrics = ("loss", "bleu")
     rewarded = True
     scores_text = True
-    options = frozenset({"training.max_tokens", "data.prefix", "data.max_length", "data.max_ratio"})
+    options = frozenset(
+        {
+            "training.max_tokens",
+            "data.prefix",
+            "data.max_length",
+            "data.max_ratio",
+            "decoding.num_beams",
+            "decoding.length_penalty",
+        }
+    )
 
     def fits(self, paths: Sequence[str]) -> bool:
         return len(paths) == 2 or all(map(hold_pairs, paths))
