@@ -145,3 +145,12 @@ def test_a_mixture_and_a_comparison_of_data_in_memory(ngram: Any, tmp_path: Path
     assert rows.to_pandas()["model"].tolist() == [row.model for row in rows]
     mixture = cr.mix([row.run for row in rows], valid=LINES[:10], out=tmp_path / "mixture")
     assert mixture.evaluate_held_out().tokens == sum(map(len, LINES[:10])) + 10
+
+
+def test_public_names_and_methods_can_be_found(ngram: Any, classifier: Any) -> None:
+    assert {"train", "load", "compare", "__version__"} <= set(dir(cr))
+    assert "annotations" not in dir(cr)
+    assert isinstance(cr.__version__, str)
+    assert {"score", "generate", "evaluate"} <= set(dir(ngram))
+    assert not {"embed", "search", "neighbours", "analogy", "classify"} & set(dir(ngram))
+    assert "neighbours" in dir(classifier)
