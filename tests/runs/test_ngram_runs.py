@@ -119,7 +119,7 @@ def test_the_same_command_finds_a_finished_run(words: cr.Run, place: Path) -> No
         ConfigError,
     )
     assert message == (
-        f"{place / 'words'} was made with other options (model.order was None, now 4); "
+        f"{place / 'words'} was made with other options (model.order was the default, now 4); "
         "rerun the command it was made with to resume, or choose another --out"
     )
 

@@ -38,9 +38,9 @@ Memory = Annotated[str | None, typer.Option(help="ngram: maximum memory for coun
 
 
 Data = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
-        metavar="DATA…",
+        metavar="[DATA…]",
         help="Text as files, folders, - for standard input, hf:NAME/CONFIG:SPLIT or sample:english. Translators: two "
         "files, source then target, or .tsv, .csv or .jsonl files or hf:NAME/CONFIG:SPLIT of pairs. "
         "Classifiers: such files or data sets of labelled texts. Taggers: files with columns of words and tags.",
@@ -87,7 +87,7 @@ Minutes = Annotated[
 
 
 def train(
-    data: Data,
+    data: Data = None,
     model: Model = None,
     valid: Valid = None,
     tokenizer: Tokenizer = None,
@@ -114,7 +114,7 @@ def train(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Train a model; rerun the same command to resume.
+    """Train a model; rerun the same command to resume, or give --out RUN alone.
 
     Ctrl-C saves the state of the training and stops it. A finished training continues with a larger budget.
     """
@@ -124,7 +124,7 @@ def train(
     options: dict[str, Any] = {"order": order, "smoothing": smoothing, "prune": prune, "quantize": quantize or None}
     with training_display() as listener:
         run = api.train(
-            *data,
+            *(data or ()),
             model=model,
             **{name: value for name, value in options.items() if value is not None},
             memory=memory,

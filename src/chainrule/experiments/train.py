@@ -15,7 +15,7 @@ from chainrule.tasks.task import task_of
 from chainrule.training.display import display_for
 from chainrule.training.fit import fit
 from chainrule.training.fitting.fitting import TrainingListener
-from chainrule.training.request import default_folder, make_config
+from chainrule.training.request import BUDGET, default_folder, make_config, resumed_config
 
 
 def train(
@@ -47,7 +47,7 @@ def train(
     listener: TrainingListener | None = None,
     **model_options: Any,
 ) -> Run:
-    """Train a model on data; the same call again resumes.
+    """Train a model on data; the same call again resumes, and so does `out` alone.
 
     Args:
         *data: The corpus: paths, or texts, rows, columns or a frame in memory.
@@ -105,6 +105,10 @@ def train(
             "max_tokens": max_tokens,
         },
     }
+    if not data and config is None and not (settings or {}).get("data", {}).get("train"):
+        config = resumed_config(out)
+        if minutes or steps or epochs:  # another budget replaces the old one
+            config["training"] = {key: value for key, value in config["training"].items() if key not in BUDGET}
     columns = _columns(make_config(config, named, settings or {}))
     named["data"] |= {"train": joined_paths(data, columns), "valid": corpus_paths(valid, columns)}
     whole = make_config(config, named, settings or {})

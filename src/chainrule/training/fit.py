@@ -24,16 +24,15 @@ def fit(config: RunConfig, out: str | Path, listener: TrainingListener | None = 
     listener, folder, processes = listener or TrainingListener(), RunFolder(out), Processes.join()
     request = request_of(config)
     check_folder(folder.path, folder.begun)
+    task, fitting = task_of(config), fitting_of(config.model.name)
+    check_options(config, task, fitting)  # first, so that a misspelt option is not taken for another one
     check_same_request(folder, config)
-    fitting = fitting_of(config.model.name)
     result = folder.read_result()
     if result and folder.has_model() and (not fitting.extends or is_spent(result, config)):
         more = ", or give a larger budget to train longer" if fitting.extends else ""
         listener.note(f"{out} is already finished; choose another --out{more}")
         return Fitted(folder, True, result)
     refuse_if_locked(folder.lock_path, folder.path)
-    task = task_of(config)
-    check_options(config, task, fitting)
     config = fitting.prepare(config, task, folder, listener.note)
     torch.set_num_threads(config.training.threads or physical_cores())
     with processes.main_first():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from chainrule.config import RunConfig, merge, parse, read_toml, shorten
 from chainrule.errors import ConfigError
 from chainrule.registry import MODELS
 from chainrule.tasks.task import form_for_data
+
+BUDGET = {"minutes", "steps", "epochs"}
 
 
 def make_config(
@@ -27,6 +30,7 @@ def make_config(
         names = (values.get(section, {}).get(key) for section, key in (("model", "name"), ("tokenizer", "kind")))
         values = merge(_from_run(Path(values["init"]), *names), values)
     values["model"] = {"name": "lstm", **values.get("model", {})}
+    _check_places(settings, values["model"]["name"])
     objective = MODELS.get(values["model"]["name"]).objective or "likelihood"
     for section, default in (("output", "softmax"), ("objective", objective)):
         values[section] = {"name": default, **values.get(section, {})}
@@ -47,6 +51,35 @@ def _check_kinds(values: Mapping[str, Any]) -> None:
     for option in ("init", "init_embedding"):
         if not isinstance(path := values.get(option) or "", str):
             raise ConfigError(f"{option} = {shorten(repr(path))}: expected the path of a run")
+
+
+def resumed_config(out: str | Path | None) -> dict[str, Any]:
+    """The options of the run in a folder, as they were given, with its budget: the same call without any option."""
+    folder = RunFolder(out) if out is not None else None
+    request = folder.read_request() if folder is not None and folder.exists() else None
+    if folder is None or request is None:
+        raise ConfigError("no data was given; name files to train on, or resume a run with --out RUN alone")
+    budget = (folder.read_result() or {}).get("budget") or folder.read_config().training.model_dump(include=BUDGET)
+    return merge(request, {"training": _without_empty(budget)})
+
+
+def _check_places(settings: Mapping[str, Any], model: str) -> None:
+    """Refuse an option without its section, and suggest the one that it belongs to."""
+    for name in settings:
+        if name not in RunConfig.model_fields and (place := place_of(name, model)):
+            raise ConfigError(f"unknown option '{name}': did you mean --set {place}={_plain(settings[name])}?")
+
+
+def place_of(name: str, model: str) -> str | None:
+    """The option of a section that has a name, model.hidden for hidden; None if there is none."""
+    sections = {"model": MODELS.get(model).make.Config.model_fields}
+    for section in ("training", "data", "tokenizer"):
+        sections[section] = type(getattr(RunConfig(), section)).model_fields
+    return next((f"{section}.{name}" for section, fields in sections.items() if name in fields), None)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _from_run(path: Path, model: str | None, tokenizer: str | None) -> dict[str, Any]:

@@ -97,5 +97,9 @@ def _first_difference(before: dict[str, Any], now: dict[str, Any], path: str = "
         if isinstance(old, dict) and isinstance(new, dict) and old != new:
             return _first_difference(old, new, f"{path}{key}.")
         if old != new:
-            return f"{path}{key} was {old!r}, now {new!r}"
+            return f"{path}{key} was {_shown(old)}, now {_shown(new)}"
     return ""
+
+
+def _shown(value: Any) -> str:
+    return "the default" if value is None else repr(value)
