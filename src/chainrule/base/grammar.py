@@ -10,7 +10,7 @@ SPELLED_WITH_VOWEL = "fhlmnrsx"
 def with_article(name: str) -> str:
     """A name with "a" or "an": names without a vowel at the beginning, such as lstm, are read letter by letter."""
     head = name.lower()[:3]
-    spelled = head.isalpha() and not any(letter in VOWELS for letter in head)
+    spelled = head.isalpha() and not any(letter in f"{VOWELS}y" for letter in head)
     vowel = head[:1] in (SPELLED_WITH_VOWEL if spelled else VOWELS) and not head.startswith("uni")
     return f"{'an' if vowel else 'a'} {name}"
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chainrule.base.grammar import with_article
 from chainrule.checkpoint.checkpoints import contiguous
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, parse
@@ -36,7 +37,9 @@ def build_model(config: RunConfig, vocabulary: Vocabulary) -> nn.Module:
     if entry.make.stores_arrays:
         raise ConfigError(f"{entry.name} has no weights to initialise; it is estimated from tokens")
     if entry.make.has_parts:
-        raise ConfigError(f"a {entry.name} combines trained runs; use: chainrule mix RUN RUN --valid TEXT --out RUN")
+        raise ConfigError(
+            f"{with_article(entry.name)} combines trained runs; use: chainrule mix RUN RUN --valid TEXT --out RUN"
+        )
     output = OUTPUTS.get(config.output.name).make
     choice = OutputChoice(output, parse(output.Config, config.output.options, "output"))
     model: nn.Module = entry.make(model_options(config), vocabulary, choice)

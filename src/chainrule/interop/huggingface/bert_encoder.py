@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chainrule.base.grammar import with_article
 from chainrule.config import parse
 from chainrule.errors import ConfigError
 from chainrule.interop.huggingface.folders import (
@@ -202,8 +203,8 @@ def encoder_weights(weights: FolderWeights, shape: BertShape) -> dict[str, Tenso
             found |= {f"pooler.{part}": theirs[f"{POOLER}.{part}"] for part in ("weight", "bias")}
     except KeyError as error:
         raise ConfigError(
-            f"{weights.file} is not the file of a {shape.kind} encoder with {shape.layers} layers: {error.args[0]} is "
-            f"missing; restore the file that belongs to {CONFIG}"
+            f"{weights.file} is not the file of {with_article(shape.kind)} encoder with {shape.layers} layers: "
+            f"{error.args[0]} is missing; restore the file that belongs to {CONFIG}"
         ) from None
     return found
 

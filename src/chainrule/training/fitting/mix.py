@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chainrule.base.grammar import with_article
 from chainrule.config import RunConfig
 from chainrule.errors import ConfigError
 from chainrule.registry import FITTINGS
@@ -20,9 +21,8 @@ class Mixing(Fitting):
         raise self._refusal(job.config)
 
     def _refusal(self, config: RunConfig) -> ConfigError:
-        return ConfigError(
-            f"a {config.model.name} combines trained runs; use: chainrule mix RUN RUN --valid TEXT --out RUN"
-        )
+        name = with_article(config.model.name)
+        return ConfigError(f"{name} combines trained runs; use: chainrule mix RUN RUN --valid TEXT --out RUN")
 
 
 FITTINGS.register("mix")(Mixing())
