@@ -19,7 +19,8 @@ from chainrule.errors import ChainruleError, ConfigError, DataError, DiskError, 
 from chainrule.inference.archive import Header, Needs, Reader, write_header
 from chainrule.interop.formats import import_run
 from chainrule.interop.word2vec import read_vectors, write_vectors
-from chainrule.text.tokenizers import load_tokenizer
+from chainrule.text.readers import open_texts
+from chainrule.text.tokenizers import load_tokenizer, train_tokenizer
 from commands import chainrule
 
 TINY = ["--tokenizer", "char", "--steps", "1", "--set", "model.hidden=4", "--set", "model.embedding=4"]
@@ -94,8 +95,17 @@ def test_commands_that_cannot_work_print_one_line(place: Path) -> None:
 
 def test_bytes_that_are_not_utf_8(place: Path) -> None:
     assert one_line("generate", place / "ngram", "--prompt", "a\udcff") == (
-        "the text contains bytes that are not UTF-8; convert it first: iconv -f latin1 -t utf-8"
+        "character 2 of the text stands for a byte that is not UTF-8; convert the text first: iconv -f latin1 -t utf-8"
     )
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+def test_lone_surrogates_are_a_sentence_for_every_tokeniser(kind: str, place: Path) -> None:
+    tokenizer = train_tokenizer(kind, open_texts([place / "text.txt"]), vocab_size=265 if kind == "bpe" else None)
+    for encode in (tokenizer.encode, lambda text: tokenizer.encode_lines([text])):
+        with pytest.raises(DataError) as caught:
+            encode("ab\ud800")
+        assert str(caught.value).startswith("character 3 of the text stands for a byte that is not UTF-8")
 
 
 def test_a_full_output_is_one_line(place: Path) -> None:

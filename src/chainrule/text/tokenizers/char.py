@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import Ids
+from chainrule.text.tokenizers.base import Ids, not_unicode
 from chainrule.text.tokenizers.vocabulary import EOS, UNK, VocabularyTokenizer, most_frequent, refuse_options
 
 
@@ -64,4 +64,7 @@ class CharTokenizer(VocabularyTokenizer):
 
 
 def _code_points(text: str) -> NDArray[np.uint32]:
-    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    try:
+        return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    except UnicodeEncodeError:
+        raise not_unicode(text) from None

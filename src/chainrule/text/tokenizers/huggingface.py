@@ -19,7 +19,7 @@ import numpy as np
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import Ids, ResidueKind, Tokenizer
+from chainrule.text.tokenizers.base import Ids, ResidueKind, Tokenizer, not_unicode
 
 BLOB = "tokenizer.hf.json"
 END_TOKENS = ("</s>", "<|endoftext|>", "[SEP]", "<eos>")
@@ -80,7 +80,10 @@ class HuggingFaceTokenizer(Tokenizer):
         raise ConfigError("the huggingface tokeniser comes from a file: give the path of a tokenizer.json.")
 
     def encode(self, line: str) -> list[int]:
-        return self._without_eos(self._tokenizer.encode(line, add_special_tokens=False))
+        try:
+            return self._without_eos(self._tokenizer.encode(line, add_special_tokens=False))
+        except TypeError:
+            raise not_unicode(line) from None
 
     def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:
         encodings = self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
@@ -132,7 +135,10 @@ class ByteLevelTokenizer(HuggingFaceTokenizer):
     ends_lines = False
 
     def encode(self, line: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(line, add_special_tokens=False).ids
+        try:
+            ids: list[int] = self._tokenizer.encode(line, add_special_tokens=False).ids
+        except TypeError:
+            raise not_unicode(line) from None
         return ids
 
     def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import ResidueKind, Tokenizer
+from chainrule.text.tokenizers.base import ResidueKind, Tokenizer, not_unicode
 
 MODEL, VOCABULARY = "tokenizer.spm", "tokenizer.vocab.json"
 END, UNKNOWN, SPACE = "</s>", "<unk>", "▁"
@@ -82,7 +82,10 @@ class PiecesTokenizer(Tokenizer):
         return ids
 
     def _encode(self, text: str) -> list[int]:
-        pieces: list[str] = self._processor.encode(text, out_type=str)
+        try:
+            pieces: list[str] = self._processor.encode(text, out_type=str)
+        except TypeError:
+            raise not_unicode(text) from None
         ids = [self.vocabulary.get(piece, self._unknown) for piece in pieces]
         return [token for token in ids if token != self.eos]
 

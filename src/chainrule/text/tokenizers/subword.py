@@ -22,7 +22,7 @@ import numpy as np
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import ResidueKind, Tokenizer
+from chainrule.text.tokenizers.base import ResidueKind, Tokenizer, not_unicode
 from chainrule.text.tokenizers.vocabulary import refuse_min_count, refuse_options
 
 BLOB = "tokenizer.model"
@@ -83,12 +83,14 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             ids: list[int] = self._processor.encode(line)
         except TypeError:
-            line.encode()  # names what is not Unicode
-            raise
+            raise not_unicode(line) from None
         return ids
 
     def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:
-        ids: list[list[int]] = self._processor.encode(list(lines), num_threads=THREADS)
+        try:
+            ids: list[list[int]] = self._processor.encode(list(lines), num_threads=THREADS)
+        except TypeError:
+            raise not_unicode("\n".join(lines)) from None
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
