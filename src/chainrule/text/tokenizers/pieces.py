@@ -84,7 +84,7 @@ class PiecesTokenizer(Tokenizer):
     def _encode(self, text: str) -> list[int]:
         try:
             pieces: list[str] = self._processor.encode(text, out_type=str)
-        except TypeError:
+        except (TypeError, RuntimeError):  # the library names neither the text nor the place
             raise not_unicode(text) from None
         ids = [self.vocabulary.get(piece, self._unknown) for piece in pieces]
         return [token for token in ids if token != self.eos]

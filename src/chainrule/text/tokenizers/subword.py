@@ -82,14 +82,14 @@ class SentencePieceTokenizer(Tokenizer):
     def encode(self, line: str) -> list[int]:
         try:
             ids: list[int] = self._processor.encode(line)
-        except TypeError:
+        except (TypeError, RuntimeError):  # the library names neither the text nor the place
             raise not_unicode(line) from None
         return ids
 
     def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:
         try:
             ids: list[list[int]] = self._processor.encode(list(lines), num_threads=THREADS)
-        except TypeError:
+        except (TypeError, RuntimeError):  # the library names neither the text nor the place
             raise not_unicode("\n".join(lines)) from None
         return ids
 
