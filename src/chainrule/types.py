@@ -108,6 +108,20 @@ class Stepper(Protocol):
         """
         ...
 
+    def predict_block(self, tokens_BT: Tensor) -> Tensor:
+        """log p of each of the next tokens after texts that begin with `eos`, without the tokens between -> BTV.
+
+        For models with the modes nar and draft, as the next method.
+        """
+        ...
+
+    def predict_rest(self, state: State, token_B: Tensor) -> tuple[Tensor, State]:
+        """log p of tokens after the prefix and `token_B`, without those between -> BTV, with T ≥ 1.
+
+        The returned state is that of the prefix, prepared to read `token_B` next.
+        """
+        ...
+
 
 class StreamScorer(Protocol):
     """Scores text of any length piece by piece. The attributes are those of `Model`."""
@@ -386,6 +400,12 @@ class SteppingModel(Model):
             if len(draft) == count:
                 return draft, read
             log_probs_1V, state = self.step(state, token_1)
+
+    def predict_block(self, tokens_BT: Tensor) -> Tensor:
+        raise TypeError(f"{type(self).__name__} predicts token by token")
+
+    def predict_rest(self, state: State, token_B: Tensor) -> tuple[Tensor, State]:
+        raise TypeError(f"{type(self).__name__} predicts token by token")
 
 
 class Objective:

@@ -136,3 +136,48 @@ def test_a_long_text_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         whole_BT = model.log_probs(tokens_BT)
         monkeypatch.setattr("chainrule.models.hybrid_lm.TOKENS_PER_PASS", 45)  # two blocks of each row
         torch.testing.assert_close(model.log_probs(tokens_BT), whole_BT, **CLOSE)
+
+
+# Several tokens in one parallel pass
+
+
+@pytest.mark.parametrize("block", [4, 5])
+@torch.no_grad()
+def test_a_predicted_block_is_the_mixture_with_all_weight_on_the_parallel_branch(block: int) -> None:
+    model = small_model("hybrid-lm", gamma=1.0, block=block)
+    inputs_BT = model_inputs(some_tokens(2, 3 * block))
+    rows_BTV, _ = model.extend(model.start(2), inputs_BT)
+    found_BTV = model.predict_block(inputs_BT[:, : 2 * block + 1])
+    torch.testing.assert_close(found_BTV, rows_BTV[:, 2 * block :], **CLOSE)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.4])
+@torch.no_grad()
+def test_the_rest_of_a_block_is_predicted_from_its_known_tokens(gamma: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, translator = pair_of_models(monkeypatch, gamma=gamma, block=5, context=6)
+    inputs_BT = model_inputs(some_tokens(2, 12))
+    for read in range(11):
+        state = model.prefill(model.start(2), inputs_BT[:, :read])[1] if read else model.start(2)
+        begin = read - read % 5
+        source_BS = inputs_BT[:, max(0, begin - 5) : begin + 1]
+        encoded = translator.encode(Source(source_BS, torch.ones_like(source_BS) > 0))
+        known_BT, place_T = torch.zeros(2, 4, dtype=torch.int64), torch.arange(4)
+        known_BT[:, : read - begin] = inputs_BT[:, begin + 1 : read + 1]
+        shown_BT = (place_T < read - begin).expand(2, -1)
+        scores_BTV = translator.predict_parallel(encoded, torch.tensor([4, 4]), (known_BT, shown_BT))
+        found_BTV, prepared = model.predict_rest(state, inputs_BT[:, read])
+        assert found_BTV.shape[1] == 5 - read % 5
+        expected_BTV = scores_BTV.log_softmax(2)[:, read - begin :]
+        torch.testing.assert_close(found_BTV[:, :-1], expected_BTV, **CLOSE)
+        row_BV, other_BV = (model.step(one, inputs_BT[:, read])[0] for one in (prepared, state))
+        torch.testing.assert_close(row_BV, other_BV, **CLOSE)
+
+
+@torch.no_grad()
+def test_tokens_of_a_block_are_removed_again() -> None:
+    model, fed_BT = small_model("hybrid-lm", block=4, context=6), some_tokens(2, 12)
+    state = model.prefill(model.start(2), fed_BT[:, :9])[1]
+    assert model.rewindable(state) == 3
+    _, after = model.extend(state, fed_BT[:, 3:6])
+    again = model.prefill(model.rewind(after, 3), fed_BT[:, 9:])[0]
+    torch.testing.assert_close(again, model.prefill(state, fed_BT[:, 9:])[0], **CLOSE)

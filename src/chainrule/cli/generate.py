@@ -45,6 +45,14 @@ Draft = Annotated[
     ),
 ]
 
+Mode = Annotated[
+    str,
+    typer.Option(
+        metavar="ar|nar|draft",
+        help="hybrid-lm: ar token by token, nar whole blocks in parallel, draft the text of ar with drafts of its own.",
+    ),
+]
+
 
 def generate(
     run: RunPath,
@@ -63,6 +71,7 @@ def generate(
     draft: Draft = None,
     draft_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per draft.")] = 8,
     settings: LiveSettings = None,
+    mode: Mode = "ar",
     json: Json = False,
 ) -> None:
     """Continue a prompt by greedy search, beam search or sampling.
@@ -87,7 +96,7 @@ def generate(
         "stop": [text.replace("\\n", "\n").replace("\\t", "\t") for text in stop or []],
     }
     drafts = None if draft in (None, "lookup") else load_for("generate", LanguageModelRun, str(draft))
-    options |= {"draft": drafts or draft, "draft_tokens": draft_tokens}
+    options |= {"draft": drafts or draft, "draft_tokens": draft_tokens, "mode": mode}
     for one in (loaded, drafts):
         _ = one and one.model  # loaded before the clock starts
     if not json and num_beams == 1 and num_return_sequences == 1:
@@ -101,10 +110,10 @@ def generate(
 
 
 def _show(run: LanguageModelRun, prompt: str, options: dict[str, Any]) -> None:
-    """Print one text while it is generated, then the statistics of its drafts."""
+    """Print one text while it is generated, then the statistics of its passes."""
     from chainrule.base.devices import threads
     from chainrule.decoding import DraftStatistics
-    from chainrule.inference.drafts import draft_summary
+    from chainrule.inference.drafts import draft_summary, pass_summary
 
     pieces, drafted = [], DraftStatistics()
     with threads(1):  # one row at a time is fastest with one thread
@@ -112,19 +121,24 @@ def _show(run: LanguageModelRun, prompt: str, options: dict[str, Any]) -> None:
             pieces.append(piece)
             print(piece, end="", flush=True)
     print()
-    if options["draft"] is not None:
-        print_note(draft_summary(drafted, _plain_step(run, "".join(pieces), options)))
+    if options["draft"] is not None or options["mode"] != "ar":
+        summary = pass_summary if options["mode"] == "nar" else draft_summary
+        print_note(summary(drafted, _plain_step(run, "".join(pieces), options)))
 
 
 def _report(run: LanguageModelRun, texts: list[Generated], rate: float, options: dict[str, Any], json: bool) -> None:
-    from chainrule.inference.drafts import draft_figures
+    from chainrule.inference.drafts import draft_figures, pass_figures
 
     if json:
         first = texts[0]
         log_probs = {"log_probs": [text.log_prob for text in texts]} if first.log_prob is not None else {}
         record = {"texts": [text.text for text in texts], **log_probs, "tokens_per_second": round(rate, 1)}
         if first.drafted is not None:
-            record["draft"] = draft_figures(first.drafted, _plain_step(run, first.text, options))
+            seconds = _plain_step(run, first.text, options)
+            if options["mode"] != "ar":
+                record |= {"mode": options["mode"], **pass_figures(first.drafted, seconds)}
+            if options["mode"] != "nar":
+                record["draft"] = draft_figures(first.drafted, seconds)
         print_json(record)
         return
     for number, text in enumerate(texts, 1):

@@ -1,6 +1,7 @@
 """Decoding: generates text with any model that can step. Nothing here depends on an architecture."""
 
 from chainrule.decoding.beam import Hypothesis, beam_search
+from chainrule.decoding.blocks import stream_blocks
 from chainrule.decoding.choosers import Chooser, Greedy
 from chainrule.decoding.drafters import FallbackDrafter, GivenTextDrafter, LookupDrafter, StepperDrafter
 from chainrule.decoding.ensemble import Ensemble
@@ -24,5 +25,6 @@ __all__ = [
     "generate",
     "generate_with_drafts",
     "stream",
+    "stream_blocks",
     "stream_with_drafts",
 ]

@@ -5,17 +5,13 @@ Each follows one text: it is called repeatedly with the text so far, and reads w
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 
 from chainrule.base.devices import device_of
 from chainrule.base.lazy import torch
-from chainrule.decoding.speculative import Drafter
+from chainrule.decoding.speculative import MIN_LOG_PROB, Drafter
 from chainrule.types import State, Stepper
-
-MIN_LOG_PROB = math.log(0.05)
-"""A draft ends where the whole draft becomes less probable than this for its model: more would rarely be accepted."""
 
 
 class StepperDrafter:

@@ -12,16 +12,20 @@ differs is kept, and the rest of the draft is dropped. So every token is the mod
 whatever the draft; a good draft saves passes (Leviathan et al., "Fast Inference from Transformers via Speculative
 Decoding", 2023; docs/decisions/013 explains the difference from their acceptance rule).
 
+A model with the mode draft can also propose itself (`own`): where the drafter has no proposal, the parallel branch of
+the model predicts the next tokens in one pass, and the whole model checks them.
+
 After part of a draft is dropped, the state must be that of the kept tokens. Models that can rewind do so. For the
 others, the state before the pass is kept, and the next pass reads again the tokens accepted since.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from chainrule.base.lazy import torch
 from chainrule.base.modes import without_gradients
@@ -38,6 +42,12 @@ DRAFT_TOKENS = 8
 
 MAX_REREAD = 8
 """Tokens that a model without rewind reads again per pass, at most."""
+
+MIN_LOG_PROB = math.log(0.05)
+"""A draft ends where the whole draft becomes less probable than this for its model: more would rarely be accepted."""
+
+MIN_ACCEPTED_OWN = 2.0
+"""Accepted tokens per draft that are worth a draft by the model itself, which takes about as long as two steps."""
 
 MIN_ACCEPTED, INITIAL_ACCEPTED, AVERAGED_DRAFTS = 0.4, 2.0, 16
 """Accepted tokens per draft that are worth a draft, the value assumed at first, and the number of drafts over which the
@@ -98,20 +108,25 @@ def stream_with_drafts(
     max_new_tokens: int,
     choose: Chooser,
     draft_tokens: int = DRAFT_TOKENS,
+    own: bool = False,
     statistics: DraftStatistics | None = None,
 ) -> Iterator[int]:
     """Yield the tokens that `stream` would yield for one sequence, several at a time where the draft was right.
 
     `prompt_1T` (T ≥ 1; its first token is usually `eos`) is read after `state`, which is `stepper.start(1)` or that of
-    an encoded source. The stream ends after `eos` (None: never) or after `max_new_tokens`. `statistics` is updated with
-    each pass.
+    an encoded source. With `own` the model proposes where the drafter does not. The stream ends after `eos` (None:
+    never) or after `max_new_tokens`. `statistics` is updated with each pass.
     """
     check_limit(max_new_tokens)
     check_draft_tokens(draft_tokens)
     if len(prompt_1T) != 1:
         raise ConfigError(f"the prompt has {len(prompt_1T)} rows; drafts are for one sequence at a time")
     statistics = DraftStatistics() if statistics is None else statistics
-    return _decode(stepper, state, prompt_1T, drafter, eos, max_new_tokens, choose, draft_tokens, statistics)
+    verifier = _Verifier(stepper, state, prompt_1T)
+    sources = [DraftSource(_DraftSchedule(draft_tokens), drafter)]
+    if own:
+        sources.append(DraftSource(_DraftSchedule(draft_tokens, MIN_ACCEPTED_OWN), verifier))
+    return _decode(verifier, prompt_1T[0].tolist(), sources, eos, max_new_tokens, choose, statistics)
 
 
 def generate_with_drafts(
@@ -123,6 +138,7 @@ def generate_with_drafts(
     limit: int,
     choose: Chooser | None = None,
     draft_tokens: int = DRAFT_TOKENS,
+    own: bool = False,
 ) -> tuple[list[int], DraftStatistics]:
     """Return the tokens that `stream_with_drafts` yields, and the statistics; greedy unless `choose` is given."""
     statistics = DraftStatistics()
@@ -135,6 +151,7 @@ def generate_with_drafts(
         max_new_tokens=limit,
         choose=choose or Greedy(),
         draft_tokens=draft_tokens,
+        own=own,
         statistics=statistics,
     )
     return list(steps), statistics
@@ -146,31 +163,47 @@ def check_draft_tokens(count: int) -> None:
         raise ConfigError(f"draft_tokens is {count}; expected at least 1: leave the draft out to have none")
 
 
+class DraftSource(NamedTuple):
+    """A drafter, and the length of its next draft."""
+
+    schedule: _DraftSchedule
+    drafter: Drafter
+
+
 @without_gradients  # entered anew at each step, so the caller's mode applies between steps
 def _decode(
-    stepper: Stepper,
-    state: State,
-    prompt_1T: Tensor,
-    drafter: Drafter,
+    verifier: _Verifier,
+    text: list[int],
+    sources: list[DraftSource],
     eos: int | None,
     limit: int,
     choose: Chooser,
-    draft_tokens: int,
     statistics: DraftStatistics,
 ) -> Iterator[int]:
     """Draft, read and choose until the text has ended."""
-    verifier, text, first = _Verifier(stepper, state, prompt_1T), prompt_1T[0].tolist(), prompt_1T.shape[1]
-    schedule = _DraftSchedule(draft_tokens)
+    verifier.read_prompt()
+    first, longest = len(text), sources[0].schedule.max_length
     while len(text) - first < limit and (len(text) == first or text[-1] != eos):
         began = time.perf_counter()
-        count = min(schedule.next_length(), limit - (len(text) - first) - 1, verifier.max_draft(draft_tokens))
-        draft = _valid_part(drafter.propose(text, count), eos, stepper.vocab_size) if count > 0 else []
+        room = min(limit - (len(text) - first) - 1, verifier.max_draft(longest))
+        draft, schedule = _propose(sources, text, room)
+        draft = _valid_part(draft, eos, verifier.stepper.vocab_size)
         new, accepted = _choose_tokens(verifier.read(draft), draft, choose, eos)
         verifier.keep(draft, accepted, new[-1])
         text += new
         schedule.update(len(draft), accepted)
         statistics.add(DraftStatistics(1, len(draft), accepted, len(new), time.perf_counter() - began))
         yield from new
+
+
+def _propose(sources: list[DraftSource], text: list[int], room: int) -> tuple[list[int], _DraftSchedule]:
+    """The first proposal of at most `room` tokens, and the schedule of its source."""
+    for schedule, drafter in sources:
+        count = min(schedule.next_length(), room)
+        draft = drafter.propose(text, count) if count > 0 else []
+        if draft:
+            break
+    return draft, schedule
 
 
 def _valid_part(draft: list[int], eos: int | None, vocabulary: int) -> list[int]:
@@ -202,8 +235,9 @@ class _DraftSchedule:
     to a limit, so that the schedule notices when they are worthwhile again.
     """
 
-    def __init__(self, max_length: int) -> None:
-        self.max_length, self.length = max_length, max_length
+    def __init__(self, max_length: int, worth: float = MIN_ACCEPTED) -> None:
+        """`worth` is the mean number of accepted tokens that makes drafts worthwhile."""
+        self.max_length, self.length, self.worth = max_length, max_length, worth
         self.mean_accepted, self.pause, self.next_pause = INITIAL_ACCEPTED, 0, FIRST_PAUSE
 
     def next_length(self) -> int:
@@ -222,7 +256,7 @@ class _DraftSchedule:
         else:
             self.length = max(1, (self.length + accepted + 2) // 2)
         self.mean_accepted += (accepted - self.mean_accepted) / AVERAGED_DRAFTS
-        if self.mean_accepted < MIN_ACCEPTED:
+        if self.mean_accepted < self.worth:
             self.pause, self.next_pause = self.next_pause, min(LONGEST_PAUSE, 2 * self.next_pause)
         else:
             self.next_pause = FIRST_PAUSE
@@ -233,11 +267,15 @@ class _Verifier:
 
     def __init__(self, stepper: Stepper, state: State, prompt_1T: Tensor) -> None:
         self.stepper, self.state, self.device = stepper, state, prompt_1T.device
-        if prompt_1T.shape[1] > 1:
-            _, self.state = stepper.prefill(state, prompt_1T[:, :-1])
+        self.prompt_1T = prompt_1T
         self.unread: list[int] = prompt_1T[0, -1:].tolist()
         self.after: State = None
-        self._rewinds = stepper.rewindable(self.state) is not None
+
+    def read_prompt(self) -> None:
+        """Read the prompt except its last token."""
+        if self.prompt_1T.shape[1] > 1:
+            _, self.state = self.stepper.prefill(self.state, self.prompt_1T[:, :-1])
+        self._rewinds = self.stepper.rewindable(self.state) is not None
 
     def max_draft(self, limit: int) -> int:
         """How many drafted tokens the next pass may read, at most `limit`, so that all can be rewound.
@@ -247,6 +285,15 @@ class _Verifier:
         if not self._rewinds:
             return limit
         return min(limit, (self.stepper.rewindable(self.state) or 0) - 1)
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        """At most `count` tokens by the model's own parallel branch, in one pass."""
+        token_1 = torch.tensor(self.unread[-1:], device=self.device)
+        log_probs_1TV, self.state = self.stepper.predict_rest(self.state, token_1)
+        best_T, tokens_T = log_probs_1TV[0, :count].max(1)
+        certain = int((best_T.cumsum(0) >= MIN_LOG_PROB).sum())
+        draft: list[int] = tokens_T[:certain].tolist()
+        return draft
 
     def read(self, draft: list[int]) -> Tensor:
         """Read the unread tokens, then the draft -> log p(. | prefix) before and after each drafted token, TV."""

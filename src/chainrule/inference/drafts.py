@@ -39,7 +39,12 @@ class Draft:
             return LookupDrafter()
         # Where a longer sequence of tokens repeats, what followed it is a better guess than a cheap model's.
         stepper = self.subject.model
-        return FallbackDrafter(LookupDrafter(shortest=REPEATED), StepperDrafter(stepper, stepper.start(1)))
+        return FallbackDrafter(repetition_draft(), StepperDrafter(stepper, stepper.start(1)))
+
+
+def repetition_draft() -> Drafter:
+    """What followed an earlier occurrence of the last tokens, where a longer sequence of them repeats."""
+    return LookupDrafter(shortest=REPEATED)
 
 
 def open_draft(subject: TextModel, draft: TextModel | str) -> Draft:
@@ -94,6 +99,24 @@ def draft_figures(drafted: DraftStatistics, step_seconds: float) -> dict[str, fl
         "acceptance": round(drafted.acceptance, 4),
         "speed_up": round(drafted.emitted * step_seconds / drafted.seconds, 3),
     }
+
+
+def pass_figures(drafted: DraftStatistics, step_seconds: float) -> dict[str, float]:
+    """Statistics of parallel passes; `speed_up` compares with one plain step per token."""
+    return {
+        "passes": drafted.passes,
+        "tokens_per_pass": round(drafted.tokens_per_pass, 3),
+        "speed_up": round(drafted.emitted * step_seconds / drafted.seconds, 3),
+    }
+
+
+def pass_summary(drafted: DraftStatistics, step_seconds: float) -> str:
+    """The same in one line for people."""
+    figures = pass_figures(drafted, step_seconds)
+    return (
+        f"{drafted.emitted:,} tokens in {drafted.passes:,} passes, {drafted.emitted / drafted.seconds:,.0f} tokens/s, "
+        f"about {figures['speed_up']:.2f} times as fast as --mode ar (a plain step takes {1000 * step_seconds:.2f} ms)"
+    )
 
 
 def draft_summary(drafted: DraftStatistics, step_seconds: float) -> str:

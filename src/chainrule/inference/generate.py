@@ -14,12 +14,14 @@ from chainrule.base.lazy import torch
 from chainrule.base.modes import evaluating
 from chainrule.decoding import (
     Chooser,
+    Drafter,
     DraftStatistics,
     Greedy,
     Hypothesis,
     Sample,
     beam_search,
     stream,
+    stream_blocks,
     stream_with_drafts,
 )
 from chainrule.decoding.beam import LENGTH_PENALTY
@@ -27,7 +29,7 @@ from chainrule.decoding.over_arrays import ArrayChooser, ArraySample, beam_searc
 from chainrule.decoding.speculative import DRAFT_TOKENS
 from chainrule.decoding.stop_strings import StopStrings
 from chainrule.errors import ConfigError
-from chainrule.inference.drafts import Draft, check_single, open_draft
+from chainrule.inference.drafts import Draft, check_single, open_draft, repetition_draft
 from chainrule.inference.subject import TextModel
 from chainrule.types import ArrayModel
 
@@ -42,7 +44,7 @@ class Generated:
     text: str
     tokens: int
     log_prob: float | None = None
-    drafted: DraftStatistics | None = None  # statistics of the drafts, where there were some
+    drafted: DraftStatistics | None = None  # statistics of the passes, where one may give several tokens
 
 
 ARRAY_OPTIONS = frozenset(
@@ -70,6 +72,7 @@ class GenerationOptions:
     stop: str | Sequence[str] = ()
     draft: TextModel | str | None = field(default=None, repr=False)  # another model over the same tokens, or "lookup"
     draft_tokens: int = DRAFT_TOKENS
+    mode: str = "ar"  # one of the model's modes: ar token by token, nar whole blocks, draft ar with drafts of its own
 
     @property
     def samples(self) -> bool:
@@ -110,8 +113,20 @@ class GenerationOptions:
                 f"num_return_sequences is {self.num_return_sequences}, but greedy search finds one text and a beam of "
                 f"{self.num_beams} at most {self.num_beams}; sample (temperature=1) or widen the beam"
             )
-        if self.draft is not None:
+        if self.draft is not None or self.mode == "draft":
             check_single(self.num_beams, self.num_return_sequences)
+        if self.mode != "ar" and self.num_beams > 1:
+            raise ConfigError(f"mode {self.mode} has no beam, but num_beams is {self.num_beams}; leave one of them out")
+        if self.mode != "ar" and self.draft is not None:
+            raise ConfigError(f"mode {self.mode} takes no draft of another model; leave draft out, or use mode ar")
+
+    def check_mode(self, subject: TextModel) -> None:
+        """Refuse a mode that the model does not have."""
+        if self.mode not in subject.model.modes:
+            raise ConfigError(
+                f"mode is {self.mode}, but {subject.name} has the mode {', '.join(subject.model.modes)} only; train a "
+                "hybrid-lm for ar, nar and draft"
+            )
 
 
 def generate_texts(subject: TextModel, prompt: str, options: GenerationOptions) -> list[Generated]:
@@ -128,13 +143,17 @@ def stream_text(
 ) -> Iterator[str]:
     """The prompt, then its continuation in pieces; joined, they are what `generate_texts` gives.
 
-    `drafted` is kept up to date with the statistics of the drafts.
+    `drafted` is kept up to date with the statistics of the passes.
     """
+    options.check()
     return _open(subject, prompt, options).pieces(drafted)
 
 
 def _open(subject: TextModel, prompt: str, options: GenerationOptions) -> _Generation:
     """The continuation of a prompt: without torch where the model and the options allow it."""
+    options.check_mode(subject)
+    if options.mode != "ar":
+        return _ParallelGeneration(subject, prompt, options)
     native = subject.model.arrays if options.fits_arrays else None
     if native is not None:
         return _ArrayGeneration(subject, prompt, options, native)
@@ -156,8 +175,8 @@ class _Generation(ABC):
         """The best hypotheses of a beam search."""
 
     @abstractmethod
-    def _steps(self, rows: int) -> Iterator[list[int]]:
-        """The tokens that are chosen for each row, step by step."""
+    def _steps(self, rows: int, statistics: DraftStatistics | None) -> Iterator[list[int]]:
+        """The tokens that are chosen for each row, step by step; `statistics` is for passes of several tokens."""
 
     @abstractmethod
     def _drafted_tokens(self, draft: Draft, statistics: DraftStatistics | None) -> Iterator[int]:
@@ -176,7 +195,8 @@ class _Generation(ABC):
     # Whole texts
 
     def texts(self) -> list[Generated]:
-        drafted = None if self.draft is None else DraftStatistics()
+        plain = self.draft is None and self.options.mode == "ar"
+        drafted = None if plain else DraftStatistics()
         found: list[tuple[list[int], float | None]]
         if self.options.num_beams > 1:
             found = [(list(one.tokens), one.log_prob) for one in self._beam()]
@@ -184,7 +204,7 @@ class _Generation(ABC):
             steps = ([token] for token in self._drafted_tokens(self.draft, drafted))
             found = [(row, None) for row in self._until_stop(steps)]
         else:
-            found = [(row, None) for row in self._rows()]
+            found = [(row, None) for row in self._rows(drafted)]
         before = self.start
         written = len(self.tokenizer.decode(before))
         return [
@@ -192,9 +212,9 @@ class _Generation(ABC):
             for new, log_prob in found
         ]
 
-    def _rows(self) -> list[list[int]]:
+    def _rows(self, drafted: DraftStatistics | None) -> list[list[int]]:
         """The new tokens of each text, up to and including its first eos."""
-        rows, eos = self._until_stop(self._steps(self.options.num_return_sequences)), self.eos
+        rows, eos = self._until_stop(self._steps(self.options.num_return_sequences, drafted)), self.eos
         return [row if eos not in row else row[: row.index(eos) + 1] for row in rows]
 
     def _until_stop(self, steps: Iterator[list[int]]) -> list[list[int]]:
@@ -212,7 +232,7 @@ class _Generation(ABC):
         if whole:
             yield whole
         if self.draft is None:
-            steps: Iterator[int] = (row[0] for row in self._steps(1))
+            steps: Iterator[int] = (row[0] for row in self._steps(1, drafted))
         else:
             steps = self._drafted_tokens(self.draft, drafted)
         pieces = self._new_text(steps)
@@ -258,7 +278,7 @@ class _TensorGeneration(_Generation):
             num_return_sequences=self.options.num_return_sequences,
         )[0]
 
-    def _steps(self, rows: int) -> Iterator[list[int]]:
+    def _steps(self, rows: int, statistics: DraftStatistics | None) -> Iterator[list[int]]:
         steps = stream(
             self.model,
             torch.tensor(self.start, dtype=torch.int64),
@@ -271,17 +291,47 @@ class _TensorGeneration(_Generation):
         return (token_B.tolist() for token_B in steps)
 
     def _drafted_tokens(self, draft: Draft, statistics: DraftStatistics | None) -> Iterator[int]:
+        return self._checked_tokens(draft.for_text(), statistics)
+
+    def _checked_tokens(
+        self, drafter: Drafter, statistics: DraftStatistics | None, *, own: bool = False
+    ) -> Iterator[int]:
         return stream_with_drafts(
             self.model,
             self.model.start(1),
             self.fed_1T,
-            draft.for_text(),
+            drafter,
             eos=self.eos,
             max_new_tokens=self.options.max_new_tokens,
             choose=self.options.chooser(),
             draft_tokens=self.options.draft_tokens,
+            own=own,
             statistics=statistics,
         )
+
+
+class _ParallelGeneration(_TensorGeneration):
+    """Continues a prompt in a parallel mode of the model: whole blocks, or drafts of its own."""
+
+    def __init__(self, subject: TextModel, prompt: str, options: GenerationOptions) -> None:
+        super().__init__(subject, prompt, options)
+        with evaluating(self.model):  # compiles its kernels now, not when the first block is waited for
+            self.model.predict_block(self.fed_1T[:, :1])
+
+    def _steps(self, rows: int, statistics: DraftStatistics | None) -> Iterator[list[int]]:
+        if self.options.mode == "draft":
+            return ([token] for token in self._checked_tokens(repetition_draft(), statistics, own=True))
+        blocks = stream_blocks(
+            self.model,
+            torch.tensor(self.start, dtype=torch.int64),
+            eos=self.eos,
+            bos=self.tokenizer.eos,
+            max_new_tokens=self.options.max_new_tokens,
+            choose=self.options.chooser(),
+            num_return_sequences=rows,
+            statistics=statistics,
+        )
+        return (column for tokens_BT in blocks for column in tokens_BT.T.tolist())
 
 
 class _ArrayGeneration(_Generation):
@@ -302,7 +352,7 @@ class _ArrayGeneration(_Generation):
             num_return_sequences=self.options.num_return_sequences,
         )
 
-    def _steps(self, rows: int) -> Iterator[list[int]]:
+    def _steps(self, rows: int, statistics: DraftStatistics | None) -> Iterator[list[int]]:
         return stream_arrays(
             self.native,
             self.start,

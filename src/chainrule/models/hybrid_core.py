@@ -25,7 +25,13 @@ from chainrule.layers.nonautoregressive.allocation import Allocation, Allocation
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens, ParallelBranch, choose_revealed
 from chainrule.layers.outputs.mixed import NEVER, MixedOutput, log_odds, mix, pack
 from chainrule.layers.recurrent.stack import Bidirectional, Recurrence
-from chainrule.models.hybrid_state import DecoderMemory, EncodedSource, ParallelPrediction, slice_positions
+from chainrule.models.hybrid_state import (
+    DecoderMemory,
+    EncodedSource,
+    ParallelPrediction,
+    ParallelSource,
+    slice_positions,
+)
 from chainrule.models.options import live
 
 TABLE_ENTRIES = 2**24
@@ -176,15 +182,21 @@ class HybridCore(nn.Module):
         known: KnownTokens | None = None,
     ) -> Tensor:
         """Features of all positions of R = A·W targets of given lengths -> RTD."""
-        shortest, T = (int(bound) for bound in lengths_R.aminmax())
+        source = self.parallel_source(encoded, allocation, lengths_R, threshold)
+        whole = int(lengths_R.min()) == source.inputs_RLD.shape[1]
+        features_RTD: Tensor = self.parallel(*source, None if whole else lengths_R, known)
+        return features_RTD
+
+    def parallel_source(
+        self, encoded: EncodedSource, allocation: AllocationSource, lengths_R: Tensor, threshold: float
+    ) -> ParallelSource:
+        """What the parallel branch reads for R = A·W targets of given lengths."""
         rows = len(lengths_R) // len(encoded.states_BSE)
-        aligned_RTD = self.allocation(allocation, 0, T, threshold)
+        aligned_RTD = self.allocation(allocation, 0, int(lengths_R.max()), threshold)
         if rows > 1:
             aligned_RTD = aligned_RTD.repeat_interleave(rows, 0)
         states = self.parallel.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
-        inputs_RTD = self._parallel_inputs(aligned_RTD, lengths_R)
-        features_RTD: Tensor = self.parallel(inputs_RTD, states, None if shortest == T else lengths_R, known)
-        return features_RTD
+        return ParallelSource(self._parallel_inputs(aligned_RTD, lengths_R), states)
 
     def _parallel_inputs(self, aligned_BTD: Tensor, lengths_B: Tensor) -> Tensor:
         """The inputs of the parallel branch without tokens -> BTD."""

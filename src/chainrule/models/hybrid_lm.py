@@ -14,19 +14,23 @@ In suffixes a block is a row R with M positions, W is the number of blocks of a 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from chainrule.layers.nonautoregressive.allocation import AllocationSource
+from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens
 from chainrule.layers.outputs.mixed import MixedOutput
 from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions
 from chainrule.models.hybrid_state import (
+    BlockState,
     DecoderMemory,
-    DecoderState,
     EncodedSource,
     ParallelPrediction,
+    ParallelSource,
     slice_positions,
 )
 from chainrule.models.language_model import LanguageModel, LanguageModelConfig, Prefix
@@ -66,6 +70,7 @@ class HybridLanguageModel(LanguageModel):
     Features = BlockCore  # type: ignore[assignment]
     Config = HybridLmConfig
     prefers = Preferences(parallel=True, streams_context=True)
+    modes: ClassVar[tuple[str, ...]] = ("ar", "nar", "draft")
     config: HybridLmConfig
     features: BlockCore  # type: ignore[assignment]
     output: MixedOutput
@@ -130,34 +135,55 @@ class HybridLanguageModel(LanguageModel):
         """
         current, T, size, parts, done = state.features, tokens_BT.shape[1], self.config.block, [], 0
         assert state.recent_BL is not None
-        if current is not None:
+        if current is not None and current.position < size:
             done = min(T, size - current.position)
             hidden_BTD, current = self._read_in_block(current, tokens_BT[:, :done])
             parts.append(hidden_BTD)
         stream_BN = torch.cat([state.recent_BL, tokens_BT], 1)
         first, (whole, rest) = state.recent_BL.shape[1] + done, divmod(T - done, size)
+        if whole == 1 and not rest:
+            whole, rest = 0, size  # as a block that can be rewound
         if whole:
             parts.append(self._read_blocks(stream_BN, first, whole))
+            current = None
         if rest:
             current = self._open_block(self._last_context(stream_BN[:, : first + whole * size + 1]))
             hidden_BTD, current = self._read_in_block(current, tokens_BT[:, T - rest :])
             parts.append(hidden_BTD)
-        if current is not None and current.position == size:
-            current = None
-        return torch.cat(parts, 1), Prefix(current, self._last_context(stream_BN), None)
+        # The context of the next block, also if tokens of the current one are removed again.
+        recent_BL = stream_BN[:, -(self.config.context + size) :]
+        return torch.cat(parts, 1), Prefix(current, recent_BL, None)
+
+    def rewindable(self, state: Prefix) -> int | None:
+        """The number of tokens until the end of the current block."""
+        current: BlockState | None = state.features
+        read = 0 if current is None else current.position % self.config.block
+        return self.config.block - read - (state.pending_B is not None)
+
+    def rewind(self, state: Prefix, count: int) -> Prefix:
+        """The prefix without its last `count` tokens, all of them in the current block."""
+        current: BlockState = state.features
+        assert state.recent_BL is not None
+        left, kept_BL = current.position - count, state.recent_BL[:, : state.recent_BL.shape[1] - count]
+        if not left:  # the source of the block includes its first input, which is removed too
+            return Prefix(None, kept_BL, None)
+        return Prefix(current._replace(path_RLU=current.path_RLU[:, : left + 1]), kept_BL, None)
 
     def _last_context(self, stream_BN: Tensor) -> Tensor:
         """The source of a block whose first input is the last token of a stream -> BS."""
         return stream_BN[:, -self.config.context :]
 
-    def _open_block(self, source_BS: Tensor) -> DecoderState:
+    def _encode(self, source_BS: Tensor) -> EncodedSource:
+        """A source without padding."""
+        return self.features.encode(self._embed(source_BS), torch.ones_like(source_BS, dtype=torch.bool))
+
+    def _open_block(self, source_BS: Tensor) -> BlockState:
         """The state before the first token of a block."""
-        core = self.features
-        encoded = core.encode(self._embed(source_BS), torch.ones_like(source_BS, dtype=torch.bool))
+        core, encoded = self.features, self._encode(source_BS)
         allocation = core.read_allocation(encoded)
         memory = core.make_memory(encoded, allocation, self._predict_in_parallel(encoded, allocation, source_BS))
         memory = core.prepare_positions(memory, self.config.block, self.config.allocation_threshold)
-        return DecoderState(memory, core.first_hidden(encoded), 0)
+        return BlockState(memory, encoded, core.first_hidden(encoded).unsqueeze(1))
 
     def _predict_in_parallel(
         self, encoded: EncodedSource, allocation: AllocationSource, source_RS: Tensor
@@ -172,14 +198,14 @@ class HybridLanguageModel(LanguageModel):
         constant = self.training
         return self.features.predict_in_parallel(encoded, allocation, lengths_R, self.config, constant=constant)
 
-    def _read_in_block(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+    def _read_in_block(self, state: BlockState, tokens_BT: Tensor) -> tuple[Tensor, BlockState]:
         """Read tokens of the current block -> packed features of both branches BTX, and the state after them."""
-        memory, hidden_RU, position = state
-        T = tokens_BT.shape[1]
+        memory, position, T = state.memory, state.position, tokens_BT.shape[1]
+        hidden_RU = state.path_RLU[:, -1]
         joined_RTD = slice_positions(memory.joined_ALD, memory.rows, position, T)
         features_RTD, _, path_RTU = self.features.decode(memory, hidden_RU, self._embed(tokens_BT), joined_RTD)
         packed_RTX = self.features.pack_features(features_RTD, memory, position)
-        return packed_RTX, DecoderState(memory, path_RTU[:, -1], position + T)
+        return packed_RTX, state._replace(path_RLU=torch.cat([state.path_RLU, path_RTU], 1))
 
     def _read_blocks(self, stream_BN: Tensor, first: int, count: int) -> Tensor:
         """Packed features of `count` whole blocks from position `first` of a stream on, in bounded memory -> BTX."""
@@ -191,6 +217,46 @@ class HybridLanguageModel(LanguageModel):
             hidden_RMD = _BlockReading(self, stream_BN, begin, blocks, mixed=True).hidden_RMD
             parts.append(hidden_RMD.view(len(stream_BN), blocks * size, -1))
         return torch.cat(parts, 1)
+
+    # Several tokens in one parallel pass
+
+    def predict_block(self, tokens_BT: Tensor) -> Tensor:
+        """log p of each token of a block after given texts, by the parallel branch -> BTV."""
+        source = self._parallel_source(self._encode(self._last_context(tokens_BT)))
+        return self._parallel_log_probs(self.features.parallel(*source, None))
+
+    def predict_rest(self, state: Prefix, token_B: Tensor) -> tuple[Tensor, Prefix]:
+        """log p of the other tokens of the block by the parallel branch, which sees those read and `token_B` -> BTV."""
+        assert state.recent_BL is not None
+        current: BlockState | None = state.features
+        inputs_BL = torch.cat([state.recent_BL, token_B[:, None]], 1)
+        if current is None or current.position == self.config.block:
+            current = self._open_block(self._last_context(inputs_BL))
+        if not current.position and current.memory.parallel is not None:
+            prediction = current.memory.parallel  # of the mixture: nothing of the block is known yet
+            features_BTD = slice_positions(prediction.features_ALD, current.memory.rows, 0, self.config.block)
+            return self._parallel_log_probs(features_BTD), state._replace(features=current)
+        source = current.parallel or self._parallel_source(current.encoded)
+        known = self._known_tokens(inputs_BL[:, inputs_BL.shape[1] - current.position :])
+        features_BTD = self.features.parallel(*source, None, known)[:, current.position :]
+        return self._parallel_log_probs(features_BTD), state._replace(features=current._replace(parallel=source))
+
+    def _parallel_source(self, encoded: EncodedSource) -> ParallelSource:
+        """What the parallel branch reads for a whole block."""
+        lengths_B = encoded.tokens_B.new_full((len(encoded.states_BSE),), self.config.block)
+        allocation = self.features.read_allocation(encoded)
+        return self.features.parallel_source(encoded, allocation, lengths_B, self.config.allocation_threshold)
+
+    def _known_tokens(self, known_BT: Tensor) -> KnownTokens:
+        """The first T tokens of a block as known to the parallel branch."""
+        T, size = known_BT.shape[1], self.config.block
+        shown_BL = (torch.arange(size, device=known_BT.device) < T).expand(len(known_BT), -1)
+        return KnownTokens(self.embedding(functional.pad(known_BT, (0, size - T))), shown_BL)
+
+    def _parallel_log_probs(self, features_BTD: Tensor) -> Tensor:
+        """log p of all tokens by the parallel branch -> BTV."""
+        log_probs_NV: Tensor = self.output.base.log_probs(features_BTD.flatten(0, 1))
+        return log_probs_NV.view(*features_BTD.shape[:2], -1)
 
 
 class _BlockReading:

@@ -79,6 +79,27 @@ class DecoderState(NamedTuple):
     position: int
 
 
+class ParallelSource(NamedTuple):
+    """What the parallel branch reads for targets of given lengths: inputs without tokens, and the source."""
+
+    inputs_RLD: Tensor
+    states: SourceStates
+
+
+class BlockState(NamedTuple):
+    """A block that is being read by a language model."""
+
+    memory: DecoderMemory
+    encoded: EncodedSource
+    path_RLU: Tensor  # states of the GRU: before the block, and after each token of it that was read
+    parallel: ParallelSource | None = None  # what the parallel branch reads; None: not needed so far
+
+    @property
+    def position(self) -> int:
+        """The number of tokens of the block that were read."""
+        return self.path_RLU.shape[1] - 1
+
+
 def slice_positions(part_AL: Tensor, rows: int, position: int | Tensor, T: int) -> Tensor:
     """The entries of T positions from `position` on for A sources with `rows` rows each -> RT…
 

@@ -274,11 +274,13 @@ class LanguageModelRun(ArchivingRun):
         stop: str | Sequence[str] = (),
         draft: Run | str | Path | None = None,
         draft_tokens: int = DRAFT_TOKENS,
+        mode: str = "ar",
     ) -> list[Generated]:
         """Continue a prompt: greedily, by beam if `num_beams` > 1, or by sampling if one of its options is set.
 
         A text ends before the first `stop` after the prompt. A `draft`, another run over the same tokens or "lookup",
-        speeds up one text without changing it.
+        speeds up one text without changing it. A `hybrid-lm` has more modes than "ar": "nar" generates whole blocks in
+        parallel, "draft" gives the text of "ar" with drafts of its own.
         """
         options = GenerationOptions(
             max_new_tokens=max_new_tokens,
@@ -293,6 +295,7 @@ class LanguageModelRun(ArchivingRun):
             stop=stop,
             draft=self._draft(draft),
             draft_tokens=draft_tokens,
+            mode=mode,
         )
         return generate_texts(self.subject, prompt, options)
 
@@ -309,11 +312,12 @@ class LanguageModelRun(ArchivingRun):
         stop: str | Sequence[str] = (),
         draft: Run | str | Path | None = None,
         draft_tokens: int = DRAFT_TOKENS,
+        mode: str = "ar",
         drafted: DraftStatistics | None = None,
     ) -> Iterator[str]:
         """The prompt, then its continuation in pieces as they are generated; joined, they are what `generate` gives.
 
-        `drafted` is kept up to date with the statistics of the drafts.
+        `drafted` is kept up to date with the statistics of the passes.
         """
         options = GenerationOptions(
             max_new_tokens=max_new_tokens,
@@ -325,6 +329,7 @@ class LanguageModelRun(ArchivingRun):
             stop=stop,
             draft=self._draft(draft),
             draft_tokens=draft_tokens,
+            mode=mode,
         )
         return stream_text(self.subject, prompt, options, drafted)
 
