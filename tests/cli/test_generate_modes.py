@@ -76,9 +76,8 @@ def test_a_mode_that_cannot_be_met_raises_an_error(place: Path) -> None:
     lstm = place / "lstm"
     refused = chainrule("generate", lstm, "--mode", "nar")
     assert refused.code == 2
-    assert (
-        f"mode is nar, but {lstm} (lstm) has the mode ar only; train a hybrid-lm for ar, nar and draft"
-        in " ".join(refused.err.split())
+    assert f"mode is nar, but {lstm} (lstm) has the mode ar only; train a hybrid-lm for ar, nar and draft" in " ".join(
+        refused.err.split()
     )
     run: Any = cr.load(place / "hybrid")
     with pytest.raises(ConfigError, match=r"mode nar has no beam, but num_beams is 3; leave one of them out"):

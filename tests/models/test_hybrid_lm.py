@@ -181,3 +181,60 @@ def test_tokens_of_a_block_are_removed_again() -> None:
     _, after = model.extend(state, fed_BT[:, 3:6])
     again = model.prefill(model.rewind(after, 3), fed_BT[:, 9:])[0]
     torch.testing.assert_close(again, model.prefill(state, fed_BT[:, 9:])[0], **CLOSE)
+
+
+# A pretrained encoder
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "bert": {"kind": "bert", "width": 8, "layers": 2, "heads": 2, "inner": 12, "positions": 9, "first": 2},
+    "roberta": {"kind": "roberta", "width": 8, "layers": 1, "heads": 2, "inner": 12, "positions": 20, "pad": 1},
+    "distilbert": {"kind": "distilbert", "width": 8, "layers": 1, "heads": 2, "inner": 12, "positions": 12, "types": 0},
+    "transformer": {"kind": "transformer", "width": 8, "layers": 2, "heads": 2},
+    "lstm": {"kind": "lstm", "width": 8},
+}
+
+
+def with_encoder(name: str, **options: Any) -> Any:
+    shape = {**ENCODERS[name], "vocab_size": 13}
+    return small_model(
+        "hybrid-lm", pretrained="x", pretrained_shape=shape, block=4, context=10, gamma=0.4, dropout=0.0, **options
+    )
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@torch.no_grad()
+def test_a_pretrained_encoder_sees_no_later_token(name: str) -> None:
+    model, tokens_BT = with_encoder(name), some_tokens(2, 19)
+    whole_BT = model.log_probs(tokens_BT)
+    for place in range(19):
+        other_BT = tokens_BT.clone()
+        other_BT[:, place] = (other_BT[:, place] + 1) % 13
+        changed_BT = model.log_probs(other_BT)
+        torch.testing.assert_close(changed_BT[:, :place], whole_BT[:, :place], **CLOSE)
+    row_BV, state, rows = None, model.start(2), []
+    for token_B in model_inputs(tokens_BT).unbind(1):
+        row_BV, state = model.step(state, token_B)
+        rows.append(row_BV)
+    steps_BT = torch.stack(rows, 1).gather(2, tokens_BT[:, :, None])[:, :, 0]
+    torch.testing.assert_close(steps_BT, whole_BT, **CLOSE)
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_a_pretrained_encoder_is_read_and_is_frozen_unless_tuned(tuned: bool) -> None:
+    model, tokens_BT = with_encoder("bert", tuned=tuned), some_tokens(2, 12)
+    before_BT = model.log_probs(tokens_BT).detach()
+    outputs = model.train()(Batch(model_inputs(tokens_BT), tokens_BT))
+    (outputs.hidden_BTD.sum() + outputs.extra).backward()
+    assert [parameter.requires_grad for parameter in model.tuned_parameters] == [tuned] * len(model.tuned_parameters)
+    trained = [parameter.grad is not None for name, parameter in model.pretrained.encoder.named_parameters()]
+    assert any(trained) == tuned
+    assert model.pretrained.project.weight.grad is not None
+    with torch.no_grad():
+        for parameter in model.pretrained.encoder.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    assert not torch.allclose(model.eval().log_probs(tokens_BT), before_BT)
+
+
+def test_a_source_is_not_longer_than_the_encoder_reads() -> None:
+    assert with_encoder("bert").config.source_limit == 8  # 9 positions, one of them for [CLS]
+    assert with_encoder("transformer").config.source_limit <= 10

@@ -348,3 +348,29 @@ def test_a_decoder_folder_of_the_wrong_size_is_refused(tmp_path: Path) -> None:
     weights.pop("transformer.ln_f.bias")
     save_file(weights, folder / "model.safetensors")
     assert message_of(lambda: filled(folder)).startswith(f"{folder / 'model.safetensors'} has no tensor ln_f.bias")
+
+
+# Language models
+
+
+@pytest.mark.parametrize(("name", "tuned"), [("bert", False), ("transformer", True), ("gpt2", False)])
+def test_a_hybrid_language_model_reads_with_an_encoder(
+    name: str, tuned: bool, runs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = save_gpt2(tmp_path / "gpt2") if name == "gpt2" else runs(name)
+    text = tmp_path / "text.txt"
+    text.write_text("a b c d e f\nb d a c f e\n" * 30, encoding="utf-8")
+    run: Any = cr.train(
+        text,
+        model="hybrid-lm",
+        out=tmp_path / "run",
+        steps=2,
+        settings={"training": {"threads": 1, "batch_size": 2, "length": 8}},
+        **{"pretrained": str(folder), "tuned": tuned, "embedding": 8, "hidden": 8, "block": 4, "context": 6},
+    )
+    before, after = (encoder.state_dict() for encoder in (filled(folder), run.model.pretrained.encoder))
+    assert all(torch.equal(before[key], after[key]) for key in before) != tuned
+    again: Any = cr.load(tmp_path / "run")
+    assert again.evaluate_held_out().cross_entropy == pytest.approx(run.evaluate_held_out().cross_entropy, rel=1e-6)
+    (drafted,) = again.generate("a b", max_new_tokens=6, mode="draft", stop_at_eos=False)
+    assert drafted.text == again.generate("a b", max_new_tokens=6, stop_at_eos=False)[0].text

@@ -169,6 +169,9 @@ class _Generation(ABC):
         self.start: list[int] = self.tokenizer.encode_block(prompt).tolist()
         self.stops, self.eos = StopStrings(options.stop), self._end_token()
         self.draft: Draft | None = None if options.draft is None else open_draft(subject, options.draft)
+        if options.mode != "ar":
+            with evaluating(self.model):  # compiles its kernels now, not when the first block is waited for
+                self.model.predict_block(self.fed_1T[:, :1])
 
     @abstractmethod
     def _beam(self) -> list[Hypothesis]:

@@ -9,6 +9,8 @@ with the parts of `hybrid_core.py`. All targets have the same length, so no leng
 all whole blocks of a text as rows of one batch; stepping processes one block after the other. In training, blocks start
 at the beginning of each piece of text, and the pieces before it are context.
 
+With a pretrained encoder (`pretrained`), the source of a block is read by it instead of the embedding.
+
 In suffixes a block is a row R with M positions, W is the number of blocks of a text, and N that of its tokens.
 """
 
@@ -34,18 +36,29 @@ from chainrule.models.hybrid_state import (
     slice_positions,
 )
 from chainrule.models.language_model import LanguageModel, LanguageModelConfig, Prefix
+from chainrule.models.pretrained_encoder import PretrainedFields, make_pretrained
 from chainrule.registry import MODELS
-from chainrule.types import Batch, OutputChoice, Outputs, Preferences, Vocabulary
+from chainrule.types import Batch, OutputChoice, Outputs, Preferences, Source, Vocabulary
 
 TOKENS_PER_PASS = 2**14
 """Approximate number of tokens, sources and targets together, that are read in one pass when a long text is scored."""
 
 
-class HybridLmConfig(HybridOptions, LanguageModelConfig):
+class HybridLmConfig(PretrainedFields, HybridOptions, LanguageModelConfig):
     """Options of a hybrid language model."""
 
     block: int = Field(32, ge=1, description="tokens of a block, which the parallel branch predicts in one pass")
-    context: int = Field(128, ge=1, description="largest number of tokens before a block that are its source")
+    context: int = Field(
+        128,
+        ge=1,
+        description="largest number of tokens before a block that are its source; a pretrained encoder may lower it",
+    )
+
+    @property
+    def source_limit(self) -> int:
+        """Largest number of source tokens, which a pretrained encoder limits to what it reads at once."""
+        window = None if self.pretrained_shape is None else self.pretrained_shape.source_window
+        return self.context if window is None else min(self.context, window)
 
 
 class BlockCore(HybridCore):
@@ -78,6 +91,19 @@ class HybridLanguageModel(LanguageModel):
     def __init__(self, config: HybridLmConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__(config, vocabulary, output)
         self.output = MixedOutput(self.output)  # type: ignore[arg-type]
+        self.pretrained = make_pretrained(
+            config,
+            vocabulary.size,
+            config.embedding,
+            side="text",
+            tokenizer="tokenizer.kind",
+            embedding=config.token_embedding,
+        )
+
+    @property
+    def tuned_parameters(self) -> list[nn.Parameter]:
+        """The parameters of the pretrained encoder."""
+        return [] if self.pretrained is None else list(self.pretrained.encoder.parameters())
 
     @property
     def feature_width(self) -> int:
@@ -151,7 +177,7 @@ class HybridLanguageModel(LanguageModel):
             hidden_BTD, current = self._read_in_block(current, tokens_BT[:, T - rest :])
             parts.append(hidden_BTD)
         # The context of the next block, also if tokens of the current one are removed again.
-        recent_BL = stream_BN[:, -(self.config.context + size) :]
+        recent_BL = stream_BN[:, -(self.config.source_limit + size) :]
         return torch.cat(parts, 1), Prefix(current, recent_BL, None)
 
     def rewindable(self, state: Prefix) -> int | None:
@@ -171,11 +197,20 @@ class HybridLanguageModel(LanguageModel):
 
     def _last_context(self, stream_BN: Tensor) -> Tensor:
         """The source of a block whose first input is the last token of a stream -> BS."""
-        return stream_BN[:, -self.config.context :]
+        return stream_BN[:, -self.config.source_limit :]
 
     def _encode(self, source_BS: Tensor) -> EncodedSource:
         """A source without padding."""
-        return self.features.encode(self._embed(source_BS), torch.ones_like(source_BS, dtype=torch.bool))
+        return self._encode_source(Source(source_BS, torch.ones_like(source_BS, dtype=torch.bool)))
+
+    def _encode_source(self, source: Source) -> EncodedSource:
+        """Encode sources by their embeddings, or by the features of the pretrained encoder.
+
+        A source ends before the first target of its block, so an encoder that sees all of it sees no later token.
+        """
+        if self.pretrained is None:
+            return self.features.encode(self._embed(source.tokens_BS), source.mask_BS)
+        return self.features.encode(self._drop(self.pretrained(source)), source.mask_BS)
 
     def _open_block(self, source_BS: Tensor) -> BlockState:
         """The state before the first token of a block."""
@@ -210,7 +245,7 @@ class HybridLanguageModel(LanguageModel):
     def _read_blocks(self, stream_BN: Tensor, first: int, count: int) -> Tensor:
         """Packed features of `count` whole blocks from position `first` of a stream on, in bounded memory -> BTX."""
         size = self.config.block
-        chunk = max(1, TOKENS_PER_PASS // (len(stream_BN) * (size + self.config.context)))
+        chunk = max(1, TOKENS_PER_PASS // (len(stream_BN) * (size + self.config.source_limit)))
         parts = []
         for begin in range(first, first + count * size, chunk * size):
             blocks = min(chunk, (first + count * size - begin) // size)
@@ -269,10 +304,10 @@ class _BlockReading:
     def __init__(self, model: HybridLanguageModel, stream_BN: Tensor, first: int, count: int, *, mixed: bool) -> None:
         """Read `count` blocks of each text from position `first` on; the R = B·W blocks are grouped by text."""
         core, config = model.features, model.config
-        source_RS, mask_RS = block_sources(stream_BN, first, count, config.block, config.context)
+        source_RS, mask_RS = block_sources(stream_BN, first, count, config.block, config.source_limit)
         inputs_RM = stream_BN[:, first : first + count * config.block].reshape(-1, config.block)
         self.lengths_R = torch.full_like(inputs_RM[:, 0], config.block)
-        self.encoded = core.encode(model._embed(source_RS), mask_RS)
+        self.encoded = model._encode_source(Source(source_RS, mask_RS))
         allocation = core.read_allocation(self.encoded)
         parallel = model._predict_in_parallel(self.encoded, allocation, source_RS) if mixed else None
         self.features_RMD, self.aligned_RMD, self.memory = core.decode_from_start(

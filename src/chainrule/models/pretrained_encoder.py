@@ -1,4 +1,4 @@
-"""The pretrained encoder of a translator, classifier or tagger: checks its options and builds the module."""
+"""The pretrained encoder of a translator, language model or tagger: checks its options and builds the module."""
 
 from __future__ import annotations
 
