@@ -64,6 +64,16 @@ def open_draft(subject: TextModel, draft: TextModel | str) -> Draft:
     return opened
 
 
+def check_mode(subject: TextModel, mode: str) -> None:
+    """Refuse a mode that the model does not have."""
+    modes = subject.model.modes
+    if mode not in modes:
+        raise ConfigError(
+            f"mode is {mode}, but {subject.name} has the mode {', '.join(modes)} only; train a hybrid-lm for ar, nar "
+            "and draft"
+        )
+
+
 def check_single(num_beams: int, num_return_sequences: int) -> None:
     """Refuse a draft for anything but one text that is generated token by token."""
     for name, count in (("num_beams", num_beams), ("num_return_sequences", num_return_sequences)):

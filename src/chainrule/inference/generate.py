@@ -29,7 +29,7 @@ from chainrule.decoding.over_arrays import ArrayChooser, ArraySample, beam_searc
 from chainrule.decoding.speculative import DRAFT_TOKENS
 from chainrule.decoding.stop_strings import StopStrings
 from chainrule.errors import ConfigError
-from chainrule.inference.drafts import Draft, check_single, open_draft, repetition_draft
+from chainrule.inference.drafts import Draft, check_mode, check_single, open_draft, repetition_draft
 from chainrule.inference.subject import TextModel
 from chainrule.types import ArrayModel
 
@@ -120,14 +120,6 @@ class GenerationOptions:
         if self.mode != "ar" and self.draft is not None:
             raise ConfigError(f"mode {self.mode} takes no draft of another model; leave draft out, or use mode ar")
 
-    def check_mode(self, subject: TextModel) -> None:
-        """Refuse a mode that the model does not have."""
-        if self.mode not in subject.model.modes:
-            raise ConfigError(
-                f"mode is {self.mode}, but {subject.name} has the mode {', '.join(subject.model.modes)} only; train a "
-                "hybrid-lm for ar, nar and draft"
-            )
-
 
 def generate_texts(subject: TextModel, prompt: str, options: GenerationOptions) -> list[Generated]:
     """Continuations of a prompt, which is part of the result."""
@@ -151,7 +143,7 @@ def stream_text(
 
 def _open(subject: TextModel, prompt: str, options: GenerationOptions) -> _Generation:
     """The continuation of a prompt: without torch where the model and the options allow it."""
-    options.check_mode(subject)
+    check_mode(subject, options.mode)
     if options.mode != "ar":
         return _ParallelGeneration(subject, prompt, options)
     native = subject.model.arrays if options.fits_arrays else None
@@ -169,9 +161,6 @@ class _Generation(ABC):
         self.start: list[int] = self.tokenizer.encode_block(prompt).tolist()
         self.stops, self.eos = StopStrings(options.stop), self._end_token()
         self.draft: Draft | None = None if options.draft is None else open_draft(subject, options.draft)
-        if options.mode != "ar":
-            with evaluating(self.model):  # compiles its kernels now, not when the first block is waited for
-                self.model.predict_block(self.fed_1T[:, :1])
 
     @abstractmethod
     def _beam(self) -> list[Hypothesis]:
