@@ -96,7 +96,7 @@ def test_one_run_alone_is_an_error(place: Path, chainrule: Callable[..., Result]
     done = chainrule("mix", place / "lstm", "--valid", place / "valid.txt", "--out", place / "alone")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        "chainrule: mixing needs two runs, or one run and a cache, but got 1 run(s) and no cache; name another run, "
+        "chainrule: mixing needs two runs, or one run and a cache, but got 1 run and no cache; name another run, "
         "or add --cache unigram\n"
     )
     assert not (place / "alone").exists()
