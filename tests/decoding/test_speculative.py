@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from builders import (
     LANGUAGE_MODELS,
@@ -100,7 +100,8 @@ class OracleDrafter:
 def model_of(kind: int, seed: int) -> Any:
     name, options = KINDS[kind]
     with torch.inference_mode(False):  # cached for tests in another mode too
-        return small_model(name, seed=seed, **options).double()
+        model = small_model(name, seed=seed, **options)
+        return model.double() if isinstance(model, nn.Module) else model
 
 
 # Passes and rewinding

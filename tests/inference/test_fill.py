@@ -163,7 +163,7 @@ def test_other_translators_have_no_gaps(tmp_path: Path) -> None:
         settings={"model": {"embedding": 4, "hidden": 4, "layers": 1}},
     )
     said = message_of(other.fill, "a [MASK]")
-    assert "has no fill; fill works with bert, t5; this run has translate, score, distill" in said
+    assert "has no fill; fill works with bert, t5; this run has translate, score, tune, distill" in said
     assert "fill" not in other.available_verbs
 
 

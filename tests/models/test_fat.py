@@ -12,6 +12,7 @@ from builders import small_translator, some_source, some_tokens, some_vocabulary
 from chainrule.errors import ConfigError
 from chainrule.layers.attention.positions import sinusoidal_table
 from chainrule.models.fat import Fat, FatConfig, SourceSelection
+from chainrule.models.options import live_options
 from chainrule.types import Source
 
 CLOSE: dict[str, Any] = {"atol": 2e-5, "rtol": 1e-4}
@@ -175,8 +176,7 @@ def test_counts_and_size_are_those_of_the_source() -> None:
 
 
 def test_options_of_skipping_are_live() -> None:
-    live = {name for name, field in FatConfig.model_fields.items() if field.json_schema_extra == {"live": True}}
-    assert live == {"skip", "threshold_share", "threshold"}
+    assert {option.name for option in live_options(FatConfig)} == {"skip", "threshold_share", "threshold"}
     model, source, tokens_BT = small(), some_source(LENGTHS), some_tokens(4, 5)
     before_BT = model.log_probs(tokens_BT, source)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
