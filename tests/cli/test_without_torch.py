@@ -45,6 +45,7 @@ def call(place: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedP
 VERBS = {
     "score": ("score", "RUN", "test.txt"),
     "score tokens": ("score", "RUN", "test.txt", "--tokens", "--oov", "spell"),
+    "score top": ("score", "RUN", "test.txt", "--tokens", "--top", "3"),
     "choices": ("score", "RUN", "test.txt", "--choices", " sat", "--choices", " ran on"),
     "eval": ("eval", "RUN", "test.txt"),
     "greedy": ("generate", "RUN", "--prompt", "the", "--max-new-tokens", "5"),

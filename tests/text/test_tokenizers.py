@@ -344,3 +344,18 @@ def test_jieba_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TokenizerError) as caught:
         train_tokenizer("jieba", text_of("白日"))
     assert str(caught.value) == "the jieba tokeniser needs the jieba library: pip install 'chainrule[zh]'."
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_written_pieces_are_pieces_but_unknown_ones_are_text(kind: str, small: Small) -> None:
+    tokenizer = small(kind)
+    line = "the cat ж sat <unk>"
+    ids, written = tokenizer.encode(line), tokenizer.written_pieces(line)
+    assert len(ids) == len(written)
+    for token, shown in zip(ids, written, strict=True):
+        if token == tokenizer.unk:
+            assert shown.strip("▁") in line
+        else:
+            assert shown == tokenizer.piece(token)
+    if tokenizer.unk in ids:
+        assert any("ж" in shown for shown in written)

@@ -46,6 +46,13 @@ class TensorArrays:
         log_probs_BV, state = self._model.prefill(state, self._tensor(tokens_BT))
         return _array(log_probs_BV), state
 
+    def extend(self, state: State, tokens_BT: Array) -> tuple[Array, State]:
+        log_probs_BTV, state = self._model.extend(state, self._tensor(tokens_BT))
+        return _array(log_probs_BTV), state
+
+    def matched_orders(self, tokens_BT: Array) -> Array | None:
+        return None
+
     def follow(self, state: State, tokens_BT: Array) -> Array:
         tokens = self._tensor(tokens_BT)
         log_probs_BTV, _ = self._model.extend(state, tokens[:, :-1])

@@ -20,7 +20,9 @@ from chainrule.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from chainrule.base.results import Results
     from chainrule.inference.few_shot import Normalise
+    from chainrule.inference.inspect import TokenDetails
     from chainrule.inference.score import LineScore
     from chainrule.inference.unknown_words import UnknownWords
     from chainrule.runs.language_model import LanguageModelRun
@@ -31,6 +33,15 @@ def score(
     file: Annotated[Path, typer.Argument(help="Text file to score line by line; - is standard input.")] = Path("-"),
     target: Annotated[Path | None, typer.Argument(help="Translators: file of the translations to score.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Print the log-probability of every token.")] = False,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="K",
+            help="With --tokens: a table with rank, probability and bits of every token, the entropy before it and the "
+            "K most probable tokens.",
+        ),
+    ] = None,
     choices: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,7 +88,11 @@ def score(
     loaded = load(run, settings=parse_settings(settings or []))
     asks = choices or prompt_file or contains_questions(file)
     unknown = UnknownWords(oov or ("spell" if asks else "unk"), oov_penalty)
+    if top is not None and (asks or not tokens):
+        raise ConfigError(f"--top {top} shows the alternatives to every token; add --tokens, without --choices")
     if is_translator(loaded) and not asks:
+        if top is not None:
+            raise ConfigError(f"--top does not apply to {loaded.name}, a translator; leave it out")
         if oov is not None:
             raise ConfigError(f"--oov does not apply to {loaded.name}, a translator; leave it out")
         _print(loaded.score_pairs([file] if target is None else [file, target]), tokens, json)
@@ -97,7 +112,10 @@ def score(
         return
     texts = open_texts([str(file)], field=field or loaded.config.data.field)
     given = lines_in(texts, any_bytes=loaded.tokenizer.any_bytes)
-    _print(loaded.score(given, oov=unknown.kind, oov_penalty=oov_penalty), tokens, json)
+    if top is None:
+        _print(loaded.score(given, oov=unknown.kind, oov_penalty=oov_penalty), tokens, json)
+    else:
+        _print_details(loaded.inspect(given, top=top, oov=unknown.kind, oov_penalty=oov_penalty), json)
 
 
 def read_prompt(path: Path) -> str:
@@ -163,3 +181,15 @@ def _print(scores: Iterator[LineScore], tokens: bool, json: bool) -> None:
             print("\t".join(f"{piece} {nats:.4f}" for piece, nats in zip(scored.pieces, scored.log_probs, strict=True)))
         else:
             print(f"{scored.log_prob:.4f}", flush=True)
+
+
+def _print_details(texts: Iterator[Results[TokenDetails]], json: bool) -> None:
+    from chainrule.inference.inspect import show_details
+
+    for number, details in enumerate(texts):
+        if json:
+            log_probs = [one.log_prob for one in details]
+            record = {"log_prob": sum(log_probs), "tokens": len(details), "pieces": [one.token for one in details]}
+            print_json({**record, "log_probs": log_probs, "details": [one.to_dict() for one in details]})
+        else:
+            print("\n" * (number > 0) + show_details(details), flush=True)

@@ -77,6 +77,10 @@ class Tokenizer(ABC):
     def piece(self, token: int) -> str:
         """The token as it is displayed."""
 
+    def written_pieces(self, line: str) -> list[str]:
+        """The tokens of a line as they are displayed, but unknown ones as they are written in the line."""
+        return [self.piece(token) for token in self.encode(line)]
+
     @abstractmethod
     def to_id(self, piece: str) -> int | None:
         """The id of a token, None if there is no such token."""

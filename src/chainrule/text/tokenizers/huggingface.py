@@ -101,6 +101,12 @@ class HuggingFaceTokenizer(Tokenizer):
         shown: str | None = self._tokenizer.id_to_token(token)
         return f"<{token}>" if shown is None else shown
 
+    def written_pieces(self, line: str) -> list[str]:
+        encoding = self._tokenizer.encode(line, add_special_tokens=False)
+        both = zip(encoding.ids, encoding.offsets, strict=True)
+        kept = [(token, begin, end) for token, (begin, end) in both if token != self.eos or not self.ends_lines]
+        return [line[begin:end] if token == self.unk else self.piece(token) for token, begin, end in kept]
+
     def to_id(self, piece: str) -> int | None:
         token: int | None = self._tokenizer.token_to_id(piece)
         return token

@@ -100,6 +100,10 @@ class SentencePieceTokenizer(Tokenizer):
         shown: str = self._processor.id_to_piece(token)
         return shown
 
+    def written_pieces(self, line: str) -> list[str]:
+        pieces: list[str] = self._processor.encode(line, out_type=str)
+        return pieces
+
     def to_id(self, piece: str) -> int | None:
         token: int = self._processor.piece_to_id(piece)
         return token if self.piece(token) == piece else None
@@ -151,6 +155,9 @@ class TrainedTokenizer(SentencePieceTokenizer):
 
     def encode(self, line: str) -> list[int]:
         return super().encode(_escape(line))
+
+    def written_pieces(self, line: str) -> list[str]:
+        return super().written_pieces(_escape(line))
 
     def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:
         """As `encode`. No piece spans the end of a word and the space after it, so each word is encoded only once."""

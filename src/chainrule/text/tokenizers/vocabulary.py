@@ -58,6 +58,9 @@ class VocabularyTokenizer(Tokenizer):
     def piece(self, token: int) -> str:
         return self._pieces[token]
 
+    def written_pieces(self, line: str) -> list[str]:
+        return self.split(line)
+
     def to_id(self, piece: str) -> int | None:
         return self._index.get(piece)
 
