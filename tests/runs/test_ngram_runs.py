@@ -424,7 +424,7 @@ def test_many_small_blocks_are_scored_in_order_by_any_number_of_threads(
 ) -> None:
     whole = list(words.score_text(place / "test.txt", threads=1))
     assert len(whole) == 1
-    monkeypatch.setattr("chainrule.runs.language_model.open_texts", small_blocks)
+    monkeypatch.setattr("chainrule.runs.scoring.open_texts", small_blocks)
     for threads in (1, 2, 5):
         parts = list(words.score_text(place / "test.txt", threads=threads))
         assert len(parts) > 50
@@ -451,7 +451,7 @@ def test_a_tokenizer_with_a_memo_is_used_by_one_thread(
         return encode_block(block)
 
     monkeypatch.setattr(run.tokenizer, "encode_block", encode)
-    monkeypatch.setattr("chainrule.runs.language_model.open_texts", small_blocks)
+    monkeypatch.setattr("chainrule.runs.scoring.open_texts", small_blocks)
     assert [nats for part in run.score_text(place / "test.txt", threads=4) for nats in part[0]] == whole
     assert threads == {threading.current_thread()}
 
