@@ -225,8 +225,8 @@ def test_refusals(place: Path) -> None:
     with pytest.raises(MissingVerbError) as caught:
         cr.load(place / "translator").choose("a", ["b"])
     assert str(caught.value) == (
-        f"{place / 'translator'} (seq2seq-rnn) has no choose; this run has translate, score, tune, distill, eval, info, "
-        "embed, neighbours"
+        f"{place / 'translator'} (seq2seq-rnn) has no choose; this run has translate, score, tune, distill, eval, "
+        "info, embed, neighbours"
     )
     run = cr.load(place / "lstm")
     with pytest.raises(DataError) as empty:

@@ -54,6 +54,9 @@ class HybridLmConfig(PretrainedFields, HybridOptions, LanguageModelConfig):
         description="largest number of tokens before a block that are its source; a pretrained encoder may lower it",
     )
 
+    # In the mixture the parallel branch sees no token of its block, so revealed ones would train it for another task.
+    glancing: float = Field(0.0, ge=0, le=1, description="share of the wrong tokens that training reveals")
+
     @property
     def source_limit(self) -> int:
         """Largest number of source tokens, which a pretrained encoder limits to what it reads at once."""
