@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from chainrule.base.lazy import torch
 from chainrule.errors import ConfigError
@@ -54,9 +55,16 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+@runtime_checkable
+class HasParameters(Protocol):
+    """A module, or a model around one."""
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]: ...
+
+
 def device_of(model: object) -> torch.device:
     """The device of a model's parameters; the CPU if it has none."""
-    if isinstance(model, torch.nn.Module):
+    if isinstance(model, HasParameters):
         for tensor in model.parameters():
             return tensor.device
     return torch.device("cpu")

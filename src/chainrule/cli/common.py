@@ -47,6 +47,14 @@ LiveSettings = Annotated[
         help="Set a model option that needs no training, for example model.gamma=0.2; repeatable.",
     ),
 ]
+RepetitionPenalty = Annotated[
+    float, typer.Option(help="Multiply log p of tokens that occur in the text by this; above 1 avoids repetition.")
+]
+NoRepeatNgramSize = Annotated[
+    int, typer.Option(metavar="N", help="Generate no sequence of N tokens twice (default 0: allow it).")
+]
+NoUnk = Annotated[bool, typer.Option("--no-unk", help="Never generate the unknown token.")]
+MinNewTokens = Annotated[int, typer.Option(help="Do not end before this number of new tokens.")]
 
 
 def is_translator(run: Run) -> TypeGuard[TranslatorRun]:

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Json, LiveSettings, RunPath, Seed, print_json, print_note
+from chainrule.cli.common import (
+    Json,
+    LiveSettings,
+    MinNewTokens,
+    NoRepeatNgramSize,
+    NoUnk,
+    RepetitionPenalty,
+    RunPath,
+    Seed,
+    print_json,
+    print_note,
+    read_lines,
+)
 from chainrule.cli.score import read_prompt
 
 if TYPE_CHECKING:
@@ -20,6 +32,10 @@ if TYPE_CHECKING:
 PromptFile = Annotated[
     Path | None,
     typer.Option(help="File with the text to continue, for example few-shot examples; --prompt is appended."),
+]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(help="File with one prompt per line, - is standard input; prints one text per line, with \\n inside."),
 ]
 LengthPenalty = Annotated[float, typer.Option(help="Beam search: rank hypotheses by log p / length^PENALTY.")]
 Temperature = Annotated[
@@ -72,6 +88,11 @@ def generate(
     draft_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per draft.")] = 8,
     settings: LiveSettings = None,
     mode: Mode = "ar",
+    min_new_tokens: MinNewTokens = 0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    no_repeat_ngram_size: NoRepeatNgramSize = 0,
+    no_unk: NoUnk = False,
+    prompts: Prompts = None,
     json: Json = False,
 ) -> None:
     """Continue a prompt by greedy search, beam search or sampling.
@@ -92,6 +113,10 @@ def generate(
         "top_k": top_k,
         "top_p": top_p,
         "seed": seed,
+        "repetition_penalty": repetition_penalty,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
+        "no_unk": no_unk,
+        "min_new_tokens": min_new_tokens,
         "stop_at_eos": stop_at_eos,
         "stop": [text.replace("\\n", "\n").replace("\\t", "\t") for text in stop or []],
     }
@@ -99,14 +124,47 @@ def generate(
     options |= {"draft": drafts or draft, "draft_tokens": draft_tokens, "mode": mode}
     for one in (loaded, drafts):
         _ = one and one.model  # loaded before the clock starts
+    search = {"num_beams": num_beams, "length_penalty": length_penalty, "num_return_sequences": num_return_sequences}
+    if prompts is not None:
+        _check_prompts(prompt, prompt_file)
+        _continue_lines(loaded, prompts, options | search, json)
+        return
     if not json and num_beams == 1 and num_return_sequences == 1:
         _show(loaded, prompt, options)
         return
-    options |= {"num_beams": num_beams, "length_penalty": length_penalty, "num_return_sequences": num_return_sequences}
+    options |= search
     began = time.perf_counter()
     texts = loaded.generate(prompt, **options)
     rate = sum(text.tokens for text in texts) / (time.perf_counter() - began)
     _report(loaded, texts, rate, options, json)
+
+
+def _check_prompts(prompt: str, prompt_file: Path | None) -> None:
+    from chainrule.errors import ConfigError
+
+    if prompt or prompt_file is not None:
+        raise ConfigError("--prompts is given besides --prompt or --prompt-file; leave one of them out")
+
+
+def _continue_lines(run: LanguageModelRun, file: Path, options: dict[str, Any], json: bool) -> None:
+    """Continue each line of a file -> one text per line, or one JSON object."""
+    began, tokens, number = time.perf_counter(), 0, 0
+    for number, prompt in enumerate(read_lines(file), start=1):
+        texts = run.generate(prompt, **options)
+        tokens += sum(text.tokens for text in texts)
+        if json:
+            print_json({"id": number - 1, "prompt": prompt, **_record(texts)})
+            continue
+        for text in texts:
+            print(text.text.removesuffix("\n").replace("\n", "\\n"), flush=True)
+    seconds = time.perf_counter() - began
+    print_note(f"{number:,} prompts, {tokens / seconds:,.0f} tokens/s")
+
+
+def _record(texts: list[Generated]) -> dict[str, Any]:
+    """The fields of JSON: texts, and their log p where it is known."""
+    log_probs = {"log_probs": [text.log_prob for text in texts]} if texts[0].log_prob is not None else {}
+    return {"texts": [text.text for text in texts], **log_probs}
 
 
 def _show(run: LanguageModelRun, prompt: str, options: dict[str, Any]) -> None:
@@ -131,8 +189,7 @@ def _report(run: LanguageModelRun, texts: list[Generated], rate: float, options:
 
     if json:
         first = texts[0]
-        log_probs = {"log_probs": [text.log_prob for text in texts]} if first.log_prob is not None else {}
-        record = {"texts": [text.text for text in texts], **log_probs, "tokens_per_second": round(rate, 1)}
+        record = {**_record(texts), "tokens_per_second": round(rate, 1)}
         if first.drafted is not None:
             seconds = _plain_step(run, first.text, options)
             if options["mode"] != "ar":
@@ -152,7 +209,7 @@ def _plain_step(run: LanguageModelRun, text: str, options: dict[str, Any]) -> fl
     """Seconds of one step without a draft, after `text` and with the same sampling options."""
     from chainrule.base.devices import threads
     from chainrule.inference.drafts import plain_step_seconds
-    from chainrule.inference.generate import GenerationOptions
+    from chainrule.inference.generation_options import GenerationOptions
 
     sampling = {name: options[name] for name in ("temperature", "top_k", "top_p")}
     choose = GenerationOptions(**sampling, seed=0).chooser()

@@ -14,6 +14,10 @@ import typer
 from chainrule.cli.common import (
     Json,
     LiveSettings,
+    MinNewTokens,
+    NoRepeatNgramSize,
+    NoUnk,
+    RepetitionPenalty,
     RunPath,
     print_json,
     print_note,
@@ -55,6 +59,10 @@ MaxNewTokens = Annotated[
     int | None,
     typer.Option(help="Maximum number of tokens per translation (default: twice those of the line, plus 20)."),
 ]
+MaxLengthRatio = Annotated[
+    float | None, typer.Option(help="Maximum number of tokens of a translation per token of its source.")
+]
+MinLength = Annotated[int, typer.Option(help="Minimum number of tokens of a translation, its prefix included.")]
 CopyUnknown = Annotated[
     bool,
     typer.Option("--copy-unknown/--no-copy-unknown", help="Replace <unk> by the source word with the most attention."),
@@ -79,6 +87,12 @@ def translate(
     n_best: NBest = 0,
     prefix: Annotated[str, typer.Option(help="Text with which every translation begins.")] = "",
     max_new_tokens: MaxNewTokens = None,
+    max_length_ratio: MaxLengthRatio = None,
+    min_length: MinLength = 0,
+    min_new_tokens: MinNewTokens = 0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    no_repeat_ngram_size: NoRepeatNgramSize = 0,
+    no_unk: NoUnk = False,
     copy_unknown: CopyUnknown = True,
     attention: Attention = None,
     batch_size: BatchSize = 32,
@@ -105,6 +119,12 @@ def translate(
         **given_options({"length_penalty": length_penalty}),
         "num_return_sequences": n_best or 1,
         "max_new_tokens": max_new_tokens,
+        "max_length_ratio": max_length_ratio,
+        "min_length": min_length,
+        "repetition_penalty": repetition_penalty,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
+        "no_unk": no_unk,
+        "min_new_tokens": min_new_tokens,
         "prefix": prefix,
         "copy_unknown": copy_unknown,
         "attention": attention is not None,

@@ -3,6 +3,7 @@
 from chainrule.decoding.beam import Hypothesis, beam_search
 from chainrule.decoding.blocks import stream_blocks
 from chainrule.decoding.choosers import Chooser, Greedy
+from chainrule.decoding.controls import Control, ControlledArrays, ControlledStepper, Controls
 from chainrule.decoding.drafters import FallbackDrafter, GivenTextDrafter, LookupDrafter, StepperDrafter
 from chainrule.decoding.ensemble import Ensemble
 from chainrule.decoding.generate import generate, stream
@@ -11,6 +12,10 @@ from chainrule.decoding.speculative import Drafter, DraftStatistics, generate_wi
 
 __all__ = [
     "Chooser",
+    "Control",
+    "ControlledArrays",
+    "ControlledStepper",
+    "Controls",
     "DraftStatistics",
     "Drafter",
     "Ensemble",

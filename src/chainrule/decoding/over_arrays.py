@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -18,10 +19,20 @@ from chainrule.decoding.beam import LENGTH_PENALTY, Hypothesis, check_beam
 from chainrule.decoding.generate import check_generation
 from chainrule.decoding.limits import check_limit
 from chainrule.decoding.sample import MIN_TEMPERATURE, Sample
-from chainrule.types import ArrayModel
+from chainrule.types import State
 
 ArrayChooser = Callable[[Array], Array]
 """log p(. | prefix) of each row, BV -> the chosen tokens, B."""
+
+
+class SteppingArrays(Protocol):
+    """What decoding needs of an `ArrayModel`."""
+
+    def start(self, batch: int) -> State: ...
+
+    def prefill(self, state: State, tokens_BT: Array) -> tuple[Array, State]: ...
+
+    def select(self, state: State, rows_K: Array) -> State: ...
 
 
 def greedy(log_probs_BV: Array) -> Array:
@@ -64,7 +75,7 @@ def keep(log_probs_BV: Array, options: Sample) -> Array:
 
 
 def stream_arrays(
-    model: ArrayModel,
+    model: SteppingArrays,
     prompt: Sequence[int],
     *,
     eos: int | None,
@@ -79,7 +90,7 @@ def stream_arrays(
 
 
 def _stream(
-    model: ArrayModel, prompt: Sequence[int], eos: int | None, bos: int, limit: int, choose: ArrayChooser, rows: int
+    model: SteppingArrays, prompt: Sequence[int], eos: int | None, bos: int, limit: int, choose: ArrayChooser, rows: int
 ) -> Iterator[list[int]]:
     log_probs_BV, state = model.prefill(model.start(1), np.array([[bos, *prompt]]))
     copies_B = np.zeros(rows, np.int64)
@@ -97,7 +108,7 @@ def _stream(
 
 
 def beam_search_arrays(
-    model: ArrayModel,
+    model: SteppingArrays,
     prompt: Sequence[int],
     *,
     eos: int | None,

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
-
-import numpy as np
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from chainrule.base.devices import physical_cores, threads
 from chainrule.base.lazy import torch
 from chainrule.base.modes import evaluating
 from chainrule.decoding import (
-    Chooser,
+    ControlledArrays,
+    ControlledStepper,
     Drafter,
     DraftStatistics,
-    Greedy,
     Hypothesis,
-    Sample,
     beam_search,
     stream,
     stream_blocks,
     stream_with_drafts,
 )
-from chainrule.decoding.beam import LENGTH_PENALTY
-from chainrule.decoding.over_arrays import ArrayChooser, ArraySample, beam_search_arrays, greedy, stream_arrays
-from chainrule.decoding.speculative import DRAFT_TOKENS
+from chainrule.decoding.over_arrays import SteppingArrays, beam_search_arrays, stream_arrays
 from chainrule.decoding.stop_strings import StopStrings
-from chainrule.errors import ConfigError
-from chainrule.inference.drafts import Draft, check_mode, check_single, open_draft, repetition_draft
+from chainrule.inference.drafts import Draft, check_mode, open_draft, repetition_draft
+from chainrule.inference.generation_options import GenerationOptions
 from chainrule.inference.subject import TextModel
 from chainrule.types import ArrayModel
 
@@ -45,80 +40,6 @@ class Generated:
     tokens: int
     log_prob: float | None = None
     drafted: DraftStatistics | None = None  # statistics of the passes, where one may give several tokens
-
-
-ARRAY_OPTIONS = frozenset(
-    (
-        *("max_new_tokens", "num_beams", "length_penalty", "num_return_sequences", "temperature", "top_k", "top_p"),
-        *("seed", "stop_at_eos", "stop", "draft_tokens"),
-    )
-)
-"""Options that decoding over arrays supports; with any other, torch is used."""
-
-
-@dataclass(frozen=True)
-class GenerationOptions:
-    """How a prompt is continued: greedily, by beam if `num_beams` > 1, or by sampling if one of its options is set."""
-
-    max_new_tokens: int = 200
-    num_beams: int = 1
-    length_penalty: float = LENGTH_PENALTY
-    num_return_sequences: int = 1
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    stop_at_eos: bool | None = None  # None: for word tokenisers only
-    stop: str | Sequence[str] = ()
-    draft: TextModel | str | None = field(default=None, repr=False)  # another model over the same tokens, or "lookup"
-    draft_tokens: int = DRAFT_TOKENS
-    mode: str = "ar"  # one of the model's modes: ar token by token, nar whole blocks, draft ar with drafts of its own
-
-    @property
-    def samples(self) -> bool:
-        """Whether tokens are drawn at random."""
-        return any(option is not None for option in (self.temperature, self.top_k, self.top_p))
-
-    @property
-    def sampling(self) -> Sample:
-        """The options of sampling, without a generator."""
-        return Sample(
-            1.0 if self.temperature is None else self.temperature,
-            top_k=self.top_k,
-            top_p=1.0 if self.top_p is None else self.top_p,
-        )
-
-    def chooser(self) -> Chooser:
-        """How the next token is chosen; a seed repeats the same draws."""
-        if not self.samples:
-            return Greedy()
-        return replace(self.sampling, generator=None if self.seed is None else torch.Generator().manual_seed(self.seed))
-
-    def array_chooser(self) -> ArrayChooser:
-        """The same over arrays."""
-        return ArraySample(self.sampling, np.random.default_rng(self.seed)) if self.samples else greedy
-
-    @property
-    def fits_arrays(self) -> bool:
-        """Whether decoding over arrays supports all options that are set."""
-        rest = (option for option in fields(self) if option.name not in ARRAY_OPTIONS)
-        return all(getattr(self, option.name) == option.default for option in rest)
-
-    def check(self) -> None:
-        """Refuse combinations that cannot be met."""
-        if self.num_beams > 1 and self.samples:
-            raise ConfigError("num_beams searches, but temperature, top_k and top_p sample; give one or the other")
-        if self.num_return_sequences > max(1, self.num_beams) and not self.samples:
-            raise ConfigError(
-                f"num_return_sequences is {self.num_return_sequences}, but greedy search finds one text and a beam of "
-                f"{self.num_beams} at most {self.num_beams}; sample (temperature=1) or widen the beam"
-            )
-        if self.draft is not None or self.mode == "draft":
-            check_single(self.num_beams, self.num_return_sequences)
-        if self.mode != "ar" and self.num_beams > 1:
-            raise ConfigError(f"mode {self.mode} has no beam, but num_beams is {self.num_beams}; leave one of them out")
-        if self.mode != "ar" and self.draft is not None:
-            raise ConfigError(f"mode {self.mode} takes no draft of another model; leave draft out, or use mode ar")
 
 
 def generate_texts(subject: TextModel, prompt: str, options: GenerationOptions) -> list[Generated]:
@@ -160,6 +81,7 @@ class _Generation(ABC):
         self.model, self.tokenizer = subject.model, subject.tokenizer
         self.start: list[int] = self.tokenizer.encode_block(prompt).tolist()
         self.stops, self.eos = StopStrings(options.stop), self._end_token()
+        self.controls = options.chain(eos=self.eos, unk=self.tokenizer.unk, prompt=len(self.start))
         self.draft: Draft | None = None if options.draft is None else open_draft(subject, options.draft)
 
     @abstractmethod
@@ -254,14 +176,20 @@ class _TensorGeneration(_Generation):
     """Continues a prompt with any model."""
 
     @property
+    def stepper(self) -> Any:
+        """The model, controlled if there are controls."""
+        return ControlledStepper(self.model, self.controls, self.eos) if self.controls else self.model
+
+    @property
     def fed_1T(self) -> Tensor:  # noqa: N802
         """The prompt after the `eos` before it, as one row."""
         return torch.tensor([[self.tokenizer.eos, *self.start]], device=self.subject.device)
 
     def _beam(self) -> list[Hypothesis]:
+        stepper = self.stepper
         return beam_search(
-            self.model,
-            self.model.start(1),
+            stepper,
+            stepper.start(1),
             self.fed_1T,
             eos=self.eos,
             beams=self.options.num_beams,
@@ -272,7 +200,7 @@ class _TensorGeneration(_Generation):
 
     def _steps(self, rows: int, statistics: DraftStatistics | None) -> Iterator[list[int]]:
         steps = stream(
-            self.model,
+            self.stepper,
             torch.tensor(self.start, dtype=torch.int64),
             eos=self.eos,
             bos=self.tokenizer.eos,
@@ -288,9 +216,10 @@ class _TensorGeneration(_Generation):
     def _checked_tokens(
         self, drafter: Drafter, statistics: DraftStatistics | None, *, own: bool = False
     ) -> Iterator[int]:
+        stepper = self.stepper
         return stream_with_drafts(
-            self.model,
-            self.model.start(1),
+            stepper,
+            stepper.start(1),
             self.fed_1T,
             drafter,
             eos=self.eos,
@@ -331,7 +260,7 @@ class _ArrayGeneration(_Generation):
 
     def __init__(self, subject: TextModel, prompt: str, options: GenerationOptions, native: ArrayModel) -> None:
         super().__init__(subject, prompt, options)
-        self.native = native
+        self.native: SteppingArrays = ControlledArrays(native, self.controls, self.eos) if self.controls else native
 
     def _beam(self) -> list[Hypothesis]:
         return beam_search_arrays(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from chainrule.data.pairs import pad_sources
 from chainrule.decoding import (
+    ControlledStepper,
+    Controls,
     Drafter,
     DraftStatistics,
     Ensemble,
@@ -30,13 +32,15 @@ from chainrule.types import Source
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Controls):
     """Options of the search for translations."""
 
     num_beams: int = 5
     length_penalty: float = LENGTH_PENALTY
     num_return_sequences: int = 1
     max_new_tokens: int | None = None  # None: depends on the length of the source
+    max_length_ratio: float | None = None  # tokens of a translation per token of its source, at most; None: any number
+    min_length: int = 0  # tokens of a translation, its prefix included, at least
     prefix: str = ""  # text with which every translation begins
     copy_unknown: bool = True  # replace <unk> by the source word with the largest attention weight
     attention: bool = False  # return the attention weights
@@ -83,6 +87,7 @@ def check_search(models: Sequence[TranslationModel], search: Search) -> None:
         raise ConfigError("--lengths and --refine apply to --mode nar only; add --mode nar, or leave them out")
     if search.draft is not None:
         _check_draft(models, search)
+    _check_controls(search)
     for name in ("num_beams", "max_new_tokens", "batch_size"):
         if (value := getattr(search, name)) is not None and value < 1:
             raise ConfigError(f"{name} is {value}; expected at least 1")
@@ -105,6 +110,23 @@ def _check_mode(models: Sequence[TranslationModel], search: Search) -> None:
             f"--mode {search.mode} with lengths = {search.lengths} and refine = {search.refine}: mode nar takes at "
             "least 1 length and 0 refinements, mode draft takes neither"
         )
+
+
+def _check_controls(search: Search) -> None:
+    """Controls need a search word by word, and limits that can be met."""
+    search.check_controls()
+    if search.min_length < 0:
+        raise ConfigError(f"min_length is {search.min_length}; expected at least 0 (0: any length)")
+    if search.max_length_ratio is not None and not search.max_length_ratio > 0:
+        raise ConfigError(f"max_length_ratio is {search.max_length_ratio}; expected a number above 0")
+    for name in ("min_new_tokens", "min_length"):
+        least = getattr(search, name)
+        if search.max_new_tokens is not None and least > search.max_new_tokens:
+            raise ConfigError(
+                f"{name} is {least}, but max_new_tokens is {search.max_new_tokens}; expected at most as many"
+            )
+    if search.mode != "ar" and (names := [*search.controlled, *(["min_length"] if search.min_length else [])]):
+        raise ConfigError(f"--mode {search.mode} takes no {names[0]}; leave it out, or use --mode ar")
 
 
 def _check_draft(models: Sequence[TranslationModel], search: Search) -> None:
@@ -141,7 +163,7 @@ def search_translations(
             )
             for row, (text, limit) in enumerate(zip(texts, limits, strict=True))
         ]
-    stepper: Any = networks[0] if len(networks) == 1 else Ensemble(networks)
+    stepper: Any = _control(networks[0] if len(networks) == 1 else Ensemble(networks), models[0], search, prompt_BT)
     found = beam_search(
         stepper,
         stepper.start(sources[0] if len(networks) == 1 else sources),
@@ -153,6 +175,14 @@ def search_translations(
         num_return_sequences=search.num_return_sequences,
     )
     return [SearchResult(hypotheses) for hypotheses in found]
+
+
+def _control(stepper: Any, subject: TranslationModel, search: Search, prompt_BT: Tensor) -> Any:
+    """The model, controlled if there are controls."""
+    eos, given = subject.tokenizer.eos, prompt_BT.shape[1] - 1
+    least = max(search.min_new_tokens, search.min_length - given)
+    controls = replace(search, min_new_tokens=least).chain(eos=eos, unk=subject.tokenizer.unk, prompt=given)
+    return ControlledStepper(stepper, controls, eos) if controls else stepper
 
 
 def _in_parallel(model: Any, source: Source, eos: int, limits: list[int], search: Search) -> list[SearchResult]:
@@ -173,9 +203,10 @@ def _with_draft(
     length = int(source_1.mask_BS.sum())
     source_1 = Source(*(part[:, :length] for part in source_1))
     drafter = _drafter(subject, source_1, text, search.draft)
+    stepper = _control(subject.model, subject, search, prompt_1T)
     tokens, drafted = generate_with_drafts(
-        subject.model,
-        subject.model.start(source_1),
+        stepper,
+        stepper.start(source_1),
         prompt_1T,
         drafter,
         subject.tokenizer.eos,

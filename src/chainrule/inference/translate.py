@@ -114,6 +114,8 @@ def _translate_batch(
 def _limit(models: Sequence[TranslationModel], line: _Line, search: Search, given: int) -> int:
     """The maximum number of tokens of a translation after the given prefix."""
     limit = search.max_new_tokens or length_limit(line.length, None)
+    if search.max_length_ratio is not None:
+        limit = max(1, min(limit, int(search.max_length_ratio * line.length + 1e-9) - given))
     windows: list[int] = [one.model.window for one in models if one.model.window is not None]
     if windows and given + 1 >= min(windows):
         raise ConfigError(
