@@ -15,6 +15,7 @@ from chainrule.checkpoint.build import build_model
 from chainrule.config import RunConfig
 from chainrule.engines.ngram.smoothing import SMOOTHINGS
 from chainrule.engines.word2vec.kernels import Word2VecWeights
+from chainrule.inference.archive import Reader
 from chainrule.models.mixture import Mixture, MixtureConfig
 from chainrule.models.ngram import Ngram, NgramConfig
 from chainrule.models.translator import ConditionedModel
@@ -317,3 +318,10 @@ def rows_by_steps(model: Any, tokens_BT: torch.Tensor, eos: int = 0) -> torch.Te
 def some_tokens(batch: int, length: int, seed: int = 0, size: int = 13) -> torch.Tensor:
     """Random tokens of `some_vocabulary` -> BT."""
     return torch.randint(0, size, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def header_bytes(archive: Path) -> int:
+    """The size of what precedes the codes of a compressed file: header and needs."""
+    with archive.open("rb") as file:
+        Reader(file, archive).header()
+        return file.tell()

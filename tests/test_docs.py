@@ -32,6 +32,7 @@ from chainrule.config import (
 from chainrule.experiments.compare import Contender, Row, parse_contenders
 from chainrule.experiments.mix import MixtureRecipe
 from chainrule.experiments.speed_quality import read_recipe
+from chainrule.interop.formats import export
 from chainrule.models.language_model import LanguageModelConfig
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS, TOKENIZERS
 from chainrule.text.samples.texts import english_text
@@ -84,6 +85,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("CHAINRULE_CACHE", str(folder / "cache"))
         cr.train(folder / "book.txt", model="lstm", tokenizer="char", steps=3, out=folder / "lstm", settings=small)
         cr.train(folder / "book.txt", model="ngram", tokenizer="word", out=folder / "ngram")
+        export(folder / "ngram", folder / "model.arpa", to="arpa")
     return folder
 
 
@@ -97,7 +99,7 @@ def at_desk(desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         training = config.training.model_copy(update={"minutes": None, **budget})
         return fit(config.model_copy(update={"training": training}), *rest)
 
-    for name in ("book.txt", "test.txt"):
+    for name in ("book.txt", "test.txt", "model.arpa"):
         shutil.copy(desk / name, tmp_path / name)
     for name, made in (("lstm", "lstm"), ("book", "lstm"), ("ngram", "ngram")):
         shutil.copytree(desk / made, tmp_path / "runs" / name)

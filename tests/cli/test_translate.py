@@ -303,8 +303,8 @@ def test_targets_are_scored(place: Path, loaded: TranslatorRun, chainrule: Call)
 def test_missing_pairs_and_other_models_are_errors(place: Path, tmp_path: Path, chainrule: Call) -> None:
     pairs = [place / "test.src", place / "test.tgt"]
     one_file = (
-        "got 1 file(s) for pairs of lines: expected two, source then target, or one .tsv or .jsonl with both; "
-        "name them."
+        "got 1 file for pairs of lines: expected two, source then target, or one .tsv, .csv, .jsonl or hf:NAME:SPLIT "
+        "with both; name them."
     )
     assert refused(chainrule("eval", place / "b", pairs[0])) == one_file
     assert refused(chainrule("score", place / "b", pairs[0])) == one_file

@@ -280,8 +280,8 @@ def test_a_run_that_predicts_no_masked_words_is_refused(text: Path, tmp_path: Pa
     with pytest.raises(MissingVerbError) as caught:
         load_for("fill", MaskedRun, tmp_path / "ngram")
     assert str(caught.value) == (
-        f"{tmp_path / 'ngram'} (ngram) has no fill; fill works with bert, t5; this run has score, generate, "
-        "compress, decompress, mix, eval, info, embed, neighbours"
+        f"{tmp_path / 'ngram'} (ngram) has no fill; fill works with bert, t5; this run has score, rescore, "
+        "tune, generate, compress, decompress, mix, eval, info, embed, neighbours"
     )
 
 

@@ -393,7 +393,7 @@ def test_a_run_without_the_verb_is_refused(language_model: cr.Run) -> None:
         load_for("translate", TranslatorRun, language_model.folder.path)
     assert str(error.value) == (
         f"{language_model.folder.path} (ngram) has no translate; translate works with {', '.join(TRANSLATORS)}; this "
-        "run has score, generate, compress, decompress, mix, eval, info, embed, neighbours"
+        "run has score, rescore, tune, generate, compress, decompress, mix, eval, info, embed, neighbours"
     )
 
 
@@ -402,7 +402,7 @@ def test_a_translator_does_not_continue_texts(verb: str, run: TranslatorRun) -> 
     with pytest.raises(MissingVerbError) as error:
         getattr(run, verb)
     usable = f"{verb} works with {', '.join(LANGUAGE_MODELS)}; " if verb in ("generate", "compress") else ""
-    verbs = "translate, score, distill, eval, info, embed, neighbours"
+    verbs = "translate, score, tune, distill, eval, info, embed, neighbours"
     assert str(error.value) == f"{run.name} has no {verb}; {usable}this run has {verbs}"
 
 
@@ -428,8 +428,8 @@ def test_a_language_model_reads_no_pairs(place: Path, language_model: cr.Run, tm
 
 def test_a_translator_reads_no_single_text(place: Path, run: TranslatorRun, tmp_path: Path) -> None:
     expected = (
-        "got 1 file(s) for pairs of lines: expected two, source then target, or one .tsv or .jsonl with both; "
-        "name them."
+        "got 1 file for pairs of lines: expected two, source then target, or one .tsv, .csv, .jsonl or hf:NAME:SPLIT "
+        "with both; name them."
     )
     assert message_of(cr.train, place / "text.txt", model="seq2seq-rnn", out=tmp_path / "run") == expected
     assert message_of(run.evaluate, place / "text.txt") == expected

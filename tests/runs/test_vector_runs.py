@@ -153,6 +153,7 @@ def test_the_learning_rate_is_linear(text: Path, tmp_path: Path) -> None:
         RunFolder(tmp_path / "run"),
         lambda update: None,
         lambda: False,
+        epochs=2,
     )
     rates = [training._rate(step) for step in range(training.end + 1)]
     np.testing.assert_allclose(rates, np.linspace(0.05, 1e-4, 2 * training.sweeper.chunks + 1))
@@ -205,12 +206,18 @@ def test_options_that_do_not_fit_are_refused(text: Path, tmp_path: Path) -> None
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("content", "words"), [("a b c d\ne f g h\n", 0), ("one " * 20 + "\n" + "one " * 9 + "\n", 1)])
-def test_too_few_words_are_an_error(tmp_path: Path, content: str, words: int) -> None:
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("a b c d\ne f g h\n", "0 words of the text occur"),
+        ("one " * 20 + "\n" + "one " * 9 + "\n", "1 word of the text occurs"),
+    ],
+)
+def test_too_few_words_are_an_error(tmp_path: Path, content: str, found: str) -> None:
     path = tmp_path / "text.txt"
     path.write_text(content)
     assert message_of(DataError, cr.train, path, model="word2vec", out=tmp_path / "run", **SMALL) == (
-        f"only {words} word(s) of the text occur at least 5 times; word2vec learns from words that occur together, "
+        f"only {found} at least 5 times; word2vec learns from words that occur together, "
         "give more text or a lower model.min_count"
     )
 

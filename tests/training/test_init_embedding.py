@@ -14,7 +14,7 @@ import chainrule as cr
 from builders import letter_pairs, pairs_text, small_model, small_options, small_translator, write_pairs
 from chainrule.config import RunConfig
 from chainrule.errors import ConfigError
-from chainrule.inference.embed import WordTable
+from chainrule.inference.word_table import WordTable
 from chainrule.text.tokenizers.word import WordTokenizer
 from chainrule.training.fitting.fitting import TrainingListener
 from chainrule.training.init.embedding import match_tokens, read_table, start_from, width_of, with_width

@@ -269,6 +269,8 @@ def test_scheduled_sampling_learns_in_bfloat16(name: str, by: str, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own use, in torch.utils.mkldnn
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own, while tracing
 @pytest.mark.parametrize("name", ["lstm", "transformer"])
 def test_a_compiled_model_gives_equal_losses(name: str, tmp_path: Path) -> None:
     curves = []

@@ -332,7 +332,8 @@ def test_weights_of_another_run_are_refused(runs: Callable[[str], Path], tmp_pat
     with pytest.raises(RunError) as caught:
         filled(tmp_path / "mixed")
     assert str(caught.value) == (
-        f"the weights of {tmp_path / 'mixed'} do not fit its configuration; restore the files that belong together"
+        f"{tmp_path / 'mixed' / 'model.safetensors'} is damaged or of another run; restore the file, or train again "
+        "into another --out"
     )
 
 

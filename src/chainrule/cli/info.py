@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from chainrule.cli.common import Json, RunPath, print_fields, print_json
+from chainrule.cli.train import SHOWN
 
 
 def models(json: Json = False) -> None:
@@ -64,5 +65,12 @@ def info(
     if json:
         print_json(record)
     else:
-        signature = record.pop("signature")
-        print_fields({**record, **{f"signature {name}": value for name, value in signature.items()}})
+        print_fields(_for_people(record))
+
+
+def _for_people(record: dict[str, Any]) -> dict[str, Any]:
+    """The fields of one level, without the steps of what was not trained by gradient steps."""
+    kept = {name: value for name, value in record.items() if name != "steps" or value}
+    signature, valid = kept.pop("signature"), kept.pop("valid", {})
+    figures = {f"valid {name}": valid[name] for name in SHOWN if name in valid}
+    return {**kept, **figures, **{f"signature {name}": value for name, value in signature.items()}}

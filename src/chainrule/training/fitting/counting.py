@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -69,7 +70,7 @@ class Counting(Fitting):
             job.corpus = corpus
         counting = time.perf_counter()
         config, options = self._options(job.config, corpus)
-        model = self._estimate(job, options, corpus)
+        model = self._estimate(job, options, corpus, job.listener.note)
         job.identify(config, unused=TRAINING_SECTIONS)
         save_model(folder, model)
         ended = time.perf_counter()
@@ -113,7 +114,8 @@ class Counting(Fitting):
 
     def _measure(self, job: Job, corpus: TextCorpus) -> dict[str, Any]:
         """The figures of the held-out text, for a model of the rest of the text."""
-        model = self._estimate(job, self._options(job.config, corpus)[1], corpus)
+        note = Listener().note  # what it would say is noted of all of the text
+        model = self._estimate(job, self._options(job.config, corpus)[1], corpus, note)
         valid, validation = evaluate(model, corpus.valid, corpus.tokenizer), corpus.validation_data
         assert validation is not None
         return {"valid": valid.to_dict(), "validation": validation.to_dict()}
@@ -126,7 +128,7 @@ class Counting(Fitting):
         chosen = NamedSection(name=config.model.name, **options.model_dump(mode="json"))
         return config.model_copy(update={"model": chosen, "tokenizer": corpus.tokenizer_config}), options
 
-    def _estimate(self, job: Job, options: Any, corpus: TextCorpus) -> Any:
+    def _estimate(self, job: Job, options: Any, corpus: TextCorpus, note: Callable[[str], None]) -> Any:
         training = job.config.training
         return MODELS.get(job.config.model.name).make.estimate(
             options,
@@ -136,7 +138,7 @@ class Counting(Fitting):
             memory=parse_bytes(training.memory) if training.memory else None,
             scratch=job.folder.path,
             threads=training.threads or physical_cores(),
-            note=job.listener.note,
+            note=note,
         )
 
 

@@ -124,8 +124,9 @@ def word_list(config: RunConfig, corpus: TextCorpus) -> WordList:
     ids_V = np.flatnonzero(counts_I)
     if len(ids_V) < 2:
         raise DataError(
-            f"only {plural(len(ids_V), 'word')} of the text occur at least {model_options(config).min_count} times; "
-            "word2vec learns from words that occur together, give more text or a lower model.min_count"
+            f"only {plural(len(ids_V), 'word')} of the text {'occurs' if len(ids_V) == 1 else 'occur'} at least "
+            f"{model_options(config).min_count} times; word2vec learns from words that occur together, give more "
+            "text or a lower model.min_count"
         )
     return WordList(ids_V, counts_I[ids_V], tokenizer.vocab_size, tokenizer.eos)
 
