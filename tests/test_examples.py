@@ -89,6 +89,18 @@ def test_vanishing_gradients(capsys: pytest.CaptureFixture[str]) -> None:
     assert picture.count("<circle") == 4 * 12 + 4  # the points and the legend
 
 
+def test_token_bits(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["token_bits.py"])
+    out = run("token_bits", capsys)
+    unigram, fivegram = numbers(r"([\d.]+) bits", out)
+    assert fivegram < 0.7 * unigram
+    drawn = Path("token_bits.svg").read_text(encoding="utf-8")
+    cells = [float(bits) for bits in re.findall(r">(\d+\.\d)</text>", drawn)]
+    row = len(cells) // 2
+    for figures, total in ((cells[: row - 1], unigram), (cells[row:-1], fivegram)):
+        assert sum(figures) == pytest.approx(total, abs=0.05 * len(figures) + 0.1)  # one decimal each
+
+
 def test_translate_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     out = run("translate_numbers", capsys)
     (right,) = numbers(r"exact match (\d+)%", out)

@@ -1,8 +1,9 @@
-"""`chainrule compare` with a recipe: the table and the chart of quality against time."""
+"""`chainrule compare`: learning curves; with a recipe the table and the chart of quality against time."""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -49,6 +50,34 @@ def test_a_recipe_is_drawn_and_printed(folder: Path) -> None:
     assert "trigram" in text
     again = chainrule(*command, "--only", "trigram", "--json")
     assert [point["name"] for point in json.loads(again.out)] == ["trigram"]
+
+
+def test_models_have_their_learning_curves_drawn(folder: Path) -> None:
+    plot = folder / "curves.svg"
+    command = ["compare", folder / "train.txt", "--models", "ngram(order=2),gru(hidden=8)", "--tokenizer", "char"]
+    command += ["--steps", "4", "--set", "training.validations=2", "--valid", folder / "test.txt"]
+    done = chainrule(*command, "--out", folder / "runs", "--plot", plot, "--json")
+    assert done.code == 0, done.err
+    logged = [
+        json.loads(line) for line in (folder / "runs" / "gru-hidden=8" / "metrics.jsonl").read_text().splitlines()
+    ]
+    losses = [line["valid_loss"] / math.log(2) for line in logged if "valid_loss" in line]
+    counted = next(row for row in json.loads(done.out) if row["model"] == "ngram(order=2)")
+    titles = [node.text for node in ElementTree.parse(plot).iter("{http://www.w3.org/2000/svg}title")]
+    curve = [float(title.rpartition(" ")[2]) for title in titles if title and title.startswith("gru")]
+    assert curve == [pytest.approx(loss, rel=0.01) for loss in losses]
+    assert len(curve) > 1
+    level = [float(title.rpartition(" ")[2]) for title in titles if title and title.startswith("ngram")]
+    assert level == [pytest.approx(math.log2(counted["perplexity"]), rel=0.01)] * 2  # from the first step to the last
+
+
+def test_only_is_refused_without_a_recipe(folder: Path) -> None:
+    done = chainrule("compare", folder / "train.txt", "--models", "ngram", "--only", "ngram", "--out", folder / "runs")
+    assert (done.code, done.err) == (
+        2,
+        "chainrule: --only selects contenders of a recipe; shorten the list of --models instead\n",
+    )
+    assert not (folder / "runs").exists()
 
 
 def test_without_models_and_without_a_recipe_there_is_nothing_to_compare(folder: Path) -> None:

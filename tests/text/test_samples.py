@@ -6,6 +6,7 @@ import pytest
 
 from chainrule.errors import ConfigError, DataError
 from chainrule.text.readers import lines_in, open_texts
+from chainrule.text.samples.phrases import phrase_pairs
 from chainrule.text.samples.texts import SAMPLES, SPLITS, sample_text
 
 
@@ -21,6 +22,14 @@ def test_the_poems_are_lines_of_chinese_characters() -> None:
     lines = sample_text("sample:poems").splitlines()
     assert len(lines) >= 40
     assert all("\u4e00" <= line[0] <= "\u9fff" and line.endswith("。") for line in lines)
+
+
+def test_parallel_samples_are_the_sides_of_the_same_phrases() -> None:
+    sources, targets = (sample_text(f"sample:en-digits.{style}:test").splitlines() for style in ("en", "digits"))
+    assert len(sources) == len(targets) == 1000
+    drawn = dict(phrase_pairs("en", "digits", 10_000))  # before they are shuffled
+    assert [drawn[source] for source in sources] == targets
+    assert not set(sources) & set(sample_text("sample:en-digits.en:train").splitlines())
 
 
 def test_an_unknown_sample_or_split_is_an_error() -> None:

@@ -307,6 +307,11 @@ class RunFolder:
             file.write(json.dumps(record) + "\n")
             return file.tell()
 
+    def read_log(self) -> list[dict[str, Any]]:
+        """Return the lines of the metrics; a model that is counted has none."""
+        path = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
     def cut_log(self, length: int) -> None:
         """Remove what was logged after the checkpoint from which training resumes."""
         path = self.path / "metrics.jsonl"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from chainrule.base.grammar import plural
 from chainrule.cli.common import Json, RunPath, print_json, print_note, print_warnings, read_lines, show_progress
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def with_progress(results: Iterator[T], what: str) -> Iterator[T]:
             yield result
             progress(number, number)
     seconds = max(1e-9, time.perf_counter() - began)
-    print_note(f"{number:,} lines, {number / seconds:,.1f} lines/s")
+    print_note(f"{plural(number, 'line')}, {number / seconds:,.1f} lines/s")
 
 
 def _print(best: list[Labelled], top: int, json: bool) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chainrule.cli.common import Field, Json, Seed, Settings, Verbose, print_json, print_note, training_display
 from chainrule.cli.train import Tokenizer, VocabSize
+
+if TYPE_CHECKING:
+    from chainrule.experiments.compare import Row
 
 Models = Annotated[
     str | None,
@@ -20,7 +24,10 @@ Valid = Annotated[list[str] | None, typer.Option(help="Validation data; repeatab
 Test = Annotated[list[str] | None, typer.Option(help="Test data; repeatable (default: the validation data).")]
 Mix = Annotated[bool, typer.Option("--mix", help="Add a mixture of the best n-gram model and the best neural model.")]
 Config = Annotated[Path | None, typer.Option(help="TOML file of options for all models, or a recipe with contenders.")]
-Plot = Annotated[Path | None, typer.Option(help="With a recipe: draw quality against time to this .svg file.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(help="Draw the learning curves to this .svg file; with a recipe: quality against time."),
+]
 Minutes = Annotated[float | None, typer.Option(help="Budget of each model in minutes of training (default: 5).")]
 
 
@@ -51,9 +58,10 @@ def compare(
     Finished runs are not trained again; rerun the same command to resume.
     """
     from chainrule.base.tables import show_value
+    from chainrule.base.targets import check_file
     from chainrule.config import parse_settings
+    from chainrule.errors import ConfigError
     from chainrule.experiments.compare import compare as run_comparison
-    from chainrule.report import leaderboard
 
     if models is None:
         budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
@@ -61,6 +69,10 @@ def compare(
             data, config, valid or [], test or [], parse_settings(settings or []), budget, only, out, plot, json
         )
         return
+    if only:
+        raise ConfigError("--only selects contenders of a recipe; shorten the list of --models instead")
+    if plot:
+        check_file(plot)
     with training_display() as listener:
         rows = run_comparison(
             *data,
@@ -83,6 +95,16 @@ def compare(
                 f"{row.model}: {show_value('bits_per_byte', row.bits_per_byte)} bits per byte"
             ),
         )
+    _show(rows, plot, markdown, verbose, json)
+
+
+def _show(rows: Sequence[Row], plot: Path | None, markdown: bool, verbose: bool, json: bool) -> None:
+    """Print the leaderboard and draw the learning curves."""
+    from chainrule.base.files import write_atomically
+    from chainrule.report import leaderboard, learning_curves
+
+    if plot:
+        write_atomically(plot, learning_curves.picture(rows))
     if json:
         print_json([row.to_dict() for row in rows])
     elif markdown:

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chainrule.base.grammar import plural
 from chainrule.cli.common import (
     Json,
     LiveSettings,
@@ -208,7 +209,7 @@ def _with_progress(results: Iterator[list[Translation]], file: Path) -> Iterator
             yield translations
             progress(number, max(total, number))
     seconds = time.perf_counter() - began
-    print_note(f"{number:,} lines, {number / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s")
+    print_note(f"{plural(number, 'line')}, {number / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s")
     if drafted.passes:
         accepted = (
             f", {drafted.acceptance:.0%} of {drafted.proposed:,} drafted tokens accepted" if drafted.proposed else ""

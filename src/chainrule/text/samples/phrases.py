@@ -331,6 +331,13 @@ def _draw(generator: random.Random) -> Meaning:
     return generator.choice((Price(euros, cents), Price(euros, cents), Price(euros, 0), Price(0, cents)))
 
 
+def shuffled_pairs(source: str, target: str, count: int, seed: int = 1) -> list[tuple[str, str]]:
+    """The same in an order that gives all splits one distribution: rare phrases are first drawn late."""
+    pairs = list(phrase_pairs(source, target, count, seed))
+    random.Random(seed).shuffle(pairs)
+    return pairs
+
+
 def write_phrase_pairs(
     folder: Path, source: str, target: str, counts: Mapping[str, int] = COUNTS, seed: int = 1
 ) -> dict[str, tuple[Path, Path]]:
@@ -338,10 +345,7 @@ def write_phrase_pairs(
 
     A file that has this content already is not written.
     """
-    pairs = list(phrase_pairs(source, target, sum(counts.values()), seed))
-    # Rare phrases are first drawn late; shuffling gives all splits the same distribution.
-    random.Random(seed).shuffle(pairs)
-    rest = iter(pairs)
+    rest = iter(shuffled_pairs(source, target, sum(counts.values()), seed))
     paths = {}
     for split, count in counts.items():
         part = list(islice(rest, count))

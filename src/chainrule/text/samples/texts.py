@@ -2,17 +2,26 @@
 
     english    half a megabyte of technical English: the topics of Python's `help()`
     poems      well-known Chinese poems of the Tang dynasty, one per line
+    en-de.en   with en-de.de parallel texts of 10,000 numbers, dates, times and prices, for translators; likewise
+               en-digits.en with en-digits.digits, and zh-en.zh with zh-en.en
 
 `:train`, `:valid` and `:test` select 80%, 10% and 10% of the lines, in this order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from chainrule.errors import DataError, unknown_name
+from chainrule.text.samples.phrases import shuffled_pairs
 
 PREFIX = "sample:"
 SPLITS = {"train": (0, 8), "valid": (8, 9), "test": (9, 10)}
 """First and last tenth of the lines of each split."""
+
+PAIRS = 10_000
+LANGUAGE_PAIRS = (("en", "de"), ("en", "digits"), ("zh", "en"))
 
 POEMS = """\
 床前明月光，疑是地上霜。舉頭望明月，低頭思故鄉。
@@ -66,7 +75,21 @@ def english_text() -> str:
     return "\n".join(topics[name].strip("\n") + "\n" for name in sorted(topics))
 
 
-SAMPLES = {"english": english_text, "poems": lambda: POEMS}
+def phrases_text(source: str, target: str, style: str) -> str:
+    """The lines of one side of the phrase pairs from `source` to `target`."""
+    side = (source, target).index(style)
+    return "".join(f"{pair[side]}\n" for pair in shuffled_pairs(source, target, PAIRS))
+
+
+SAMPLES: dict[str, Callable[[], str]] = {
+    "english": english_text,
+    "poems": lambda: POEMS,
+    **{
+        f"{source}-{target}.{style}": partial(phrases_text, source, target, style)
+        for source, target in LANGUAGE_PAIRS
+        for style in (source, target)
+    },
+}
 
 
 def sample_text(spec: str) -> str:
