@@ -344,6 +344,10 @@ class Model:
         """As an encoder of texts: the pooled output from the vectors of first tokens, BD; None: it has no pooler."""
         return None
 
+    def attention_weights(self, tokens_BT: Tensor) -> list[Tensor] | None:
+        """How each position attends to itself and those before it, BHTT for each layer; None: it has no attention."""
+        return None
+
     @property
     def line_scorer(self) -> LineScorer | None:
         """Itself as a scorer of many lines at once; None: lines are scored in batches."""
@@ -491,11 +495,6 @@ class OutputChoice(NamedTuple):
 
     layer: Any  # a class of layers/outputs
     config: Any
-
-
-def weights_below(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The weights of a submodule, under its own names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
 # States

@@ -1,4 +1,6 @@
-"""Which parameters of a model are tables: one row per word, position or bucket, of which a batch uses a few.
+"""Parameters by name and kind: those of a submodule, and which of them are tables.
+
+A table has one row per word, position or bucket, of which a batch uses a few.
 
 Optimisers treat tables differently from the matrices between input and output. A module that holds a table declares it:
 
@@ -8,9 +10,10 @@ Optimisers treat tables differently from the matrices between input and output. 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class HasTables:
@@ -29,3 +32,8 @@ def table_parameters(model: nn.Module) -> set[int]:
         elif isinstance(module, HasTables):
             found += module.parameters() if module.only_tables else (getattr(module, name) for name in module.tables)
     return {id(parameter) for parameter in found if isinstance(parameter, nn.Parameter)}
+
+
+def weights_below(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The weights of a submodule, under its own names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from chainrule.inference.inspect import TokenDetails
     from chainrule.inference.score import LineScore
     from chainrule.inference.unknown_words import UnknownWords
+    from chainrule.runs.base import Run
     from chainrule.runs.language_model import LanguageModelRun
 
 
@@ -41,6 +42,10 @@ def score(
             help="With --tokens: a table with rank, probability and bits of every token, the entropy before it and the "
             "K most probable tokens.",
         ),
+    ] = None,
+    attention: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the self-attention weights of every layer and head as JSON to FILE."),
     ] = None,
     choices: Annotated[
         list[str] | None,
@@ -88,11 +93,8 @@ def score(
     loaded = load(run, settings=parse_settings(settings or []))
     asks = choices or prompt_file or contains_questions(file)
     unknown = UnknownWords(oov or ("spell" if asks else "unk"), oov_penalty)
-    if top is not None and (asks or not tokens):
-        raise ConfigError(f"--top {top} shows the alternatives to every token; add --tokens, without --choices")
+    _check_details(loaded, top, attention, asks=bool(asks), tokens=tokens)
     if is_translator(loaded) and not asks:
-        if top is not None:
-            raise ConfigError(f"--top does not apply to {loaded.name}, a translator; leave it out")
         if oov is not None:
             raise ConfigError(f"--oov does not apply to {loaded.name}, a translator; leave it out")
         _print(loaded.score_pairs([file] if target is None else [file, target]), tokens, json)
@@ -105,17 +107,47 @@ def score(
         return
     if target is not None:
         raise loaded.missing("translate")
-    if not tokens:
+    if not tokens and attention is None:
         for log_probs, counts in loaded.score_text(str(file), field=field, oov=unknown.kind, oov_penalty=oov_penalty):
             lines = map('{{"log_prob": {!r}, "tokens": {}}}'.format if json else "{:.4f}".format, log_probs, counts)
             print("\n".join(lines).replace(": -inf,", ": null,"), flush=True)  # JSON has no infinity
         return
     texts = open_texts([str(file)], field=field or loaded.config.data.field)
     given = lines_in(texts, any_bytes=loaded.tokenizer.any_bytes)
+    if attention is not None:
+        given = _write_attention(loaded, list(given), attention)
     if top is None:
         _print(loaded.score(given, oov=unknown.kind, oov_penalty=oov_penalty), tokens, json)
     else:
         _print_details(loaded.inspect(given, top=top, oov=unknown.kind, oov_penalty=oov_penalty), json)
+
+
+def _check_details(run: Run, top: int | None, attention: Path | None, *, asks: bool, tokens: bool) -> None:
+    """Refuse options about single tokens where whole lines are not scored by a language model."""
+    from chainrule.errors import ConfigError
+
+    if top is not None and (asks or not tokens):
+        raise ConfigError(f"--top {top} shows the alternatives to every token; add --tokens, without --choices")
+    if attention is not None and asks:
+        raise ConfigError("--attention shows how whole lines are read; leave the choices out")
+    if is_translator(run) and (top is not None or attention is not None):
+        name = "--attention" if top is None else "--top"
+        raise ConfigError(f"{name} does not apply to {run.name}, a translator; see chainrule translate --attention")
+
+
+def _write_attention(run: LanguageModelRun, lines: list[str], file: Path) -> Iterator[str]:
+    """Write a list with one object per line, and give the lines."""
+    from json import dumps
+
+    from chainrule.base.files import disk_errors, write_atomically
+    from chainrule.base.targets import check_file
+
+    check_file(file)
+    with disk_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, dumps([one.to_dict() for one in run.attention(lines)], ensure_ascii=False) + "\n")
+    print_note(f"attention of {len(lines):,} {'line' if len(lines) == 1 else 'lines'}: {file}")
+    return iter(lines)
 
 
 def read_prompt(path: Path) -> str:

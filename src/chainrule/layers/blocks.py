@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from chainrule.errors import ConfigError
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.layers.attention.positions import Rotary
-from chainrule.layers.attention.self_attention import attend
+from chainrule.layers.attention.self_attention import attend, self_weights
 from chainrule.layers.attention.source_memory import SourceMemory, attend_source
 from chainrule.layers.dropout import dropout
 from chainrule.types import State
@@ -157,6 +157,14 @@ class Block(nn.Module):
 
     def _drop(self, inputs_ND: Tensor) -> Tensor:
         return dropout(inputs_ND, self.shape.dropout) if self.training and self.shape.dropout else inputs_ND
+
+    def self_weights(self, stream_ND: Tensor, batch: int) -> Tensor:
+        """The weights of the causal self-attention in this block, BHTT."""
+        norm_attention = self.norms[0]
+        assert norm_attention is not None
+        inputs_ND = norm_attention(stream_ND) if self.pre else stream_ND
+        projected_NX = F.linear(inputs_ND, *self.attention_parameters[0])
+        return self_weights(projected_NX, batch, self.heads, self.rotary, scale=self.shape.scale)
 
     def start(self, batch: int, window: int, like: Tensor) -> State:
         """The cache of `batch` empty prefixes that grow to at most `window` positions."""

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chainrule.layers.attention.dot_product import causal_mask
+from chainrule.layers.attention.dot_product import causal_mask, causal_weights
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
 from chainrule.types import State
@@ -78,3 +78,8 @@ class Average(FeatureLayer):
             key_B1TE, value_B1TD = cache.keys_and_values()
         mask = causal_mask(new, before, embedded_BTD.device)
         return F.scaled_dot_product_attention(query_B1TE, key_B1TE, value_B1TD, attn_mask=mask)[:, 0], cache
+
+    def attention_weights(self, embedded_BTD: Tensor) -> list[Tensor] | None:
+        if self.query is None or self.key is None:
+            return None
+        return [causal_weights(self.query(embedded_BTD)[:, None], self.key(embedded_BTD)[:, None])]

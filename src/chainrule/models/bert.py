@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from chainrule.base.parameters import weights_below
 from chainrule.errors import ConfigError
 from chainrule.layers.blocks import ACTIVATIONS
 from chainrule.layers.encoders.bert import BertEncoder, BertShape
@@ -35,7 +36,6 @@ from chainrule.types import (
     State,
     TextEncoder,
     Vocabulary,
-    weights_below,
 )
 
 

@@ -100,11 +100,20 @@ class ConvAttention(FeatureLayer):
         self, embedded_BTD: Tensor, state: ConvAttentionState | None
     ) -> tuple[Tensor, ConvAttentionState | None]:
         past = state or self.start(embedded_BTD.shape[0])
-        hidden_BTD, tails = embedded_BTD, []
-        for layer, tail_BLD in zip(self.convolutions, past.tails, strict=True):
-            hidden_BTD, tail_BLD = layer(hidden_BTD, tail_BLD)
-            tails.append(tail_BLD)
+        hidden_BTD, tails = self._convolve(embedded_BTD, past.tails)
         mixed_BTD, cache = self.attention(self.norm(hidden_BTD), past.cache if state else None)
         hidden_BTD = hidden_BTD + drop(mixed_BTD, self.dropout, training=self.training)
         hidden_BTD = hidden_BTD + drop(self.connected(hidden_BTD), self.dropout, training=self.training)
         return hidden_BTD, ConvAttentionState(tails, cache) if state else None
+
+    def _convolve(self, hidden_BTD: Tensor, before: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The stream after the convolutions, BTD, and their last inputs."""
+        tails = []
+        for layer, tail_BLD in zip(self.convolutions, before, strict=True):
+            hidden_BTD, tail_BLD = layer(hidden_BTD, tail_BLD)
+            tails.append(tail_BLD)
+        return hidden_BTD, tails
+
+    def attention_weights(self, embedded_BTD: Tensor) -> list[Tensor]:
+        hidden_BTD, _ = self._convolve(embedded_BTD, self.start(len(embedded_BTD)).tails)
+        return [self.attention.weights(self.norm(hidden_BTD))]

@@ -20,6 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from chainrule.base.parameters import weights_below
 from chainrule.errors import ConfigError
 from chainrule.layers.dropout import word_mask
 from chainrule.layers.encoders.char_convolution import CharacterShape, CharConvolution
@@ -27,7 +28,7 @@ from chainrule.layers.encoders.elmo import ElmoEncoder, ElmoShape
 from chainrule.layers.encoders.elmo import State as DirectionState
 from chainrule.models.language_model import LanguageModel, LanguageModelConfig, Prefix
 from chainrule.registry import MODELS
-from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary, weights_below
+from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary
 
 
 class ElmoConfig(LanguageModelConfig):

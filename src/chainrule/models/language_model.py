@@ -19,6 +19,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from chainrule.base.parameters import weights_below
 from chainrule.layers.dropout import drop, word_mask
 from chainrule.registry import MODELS
 from chainrule.types import (
@@ -32,7 +33,6 @@ from chainrule.types import (
     TextEncoder,
     Vocabulary,
     select_rows,
-    weights_below,
 )
 
 TOKENS_PER_PASS = 16384
@@ -76,6 +76,10 @@ class FeatureLayer(nn.Module):
     def forward(self, embedded_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """Read T more embeddings -> features BTD and the state after them. None: no past, and no state is needed."""
         raise TypeError(f"{type(self).__name__} must define forward")
+
+    def attention_weights(self, embedded_BTD: Tensor) -> list[Tensor] | None:
+        """The weights of causal attention in each layer, for whole rows, BHTT each; None: it has no attention."""
+        return None
 
     @classmethod
     def encoder_shape(cls, config: Any, vocab_size: int, eos: int) -> Any:
@@ -298,6 +302,7 @@ def language_model(
             "prefers": features.prefers,
             "suggestions": features.suggestions,
             "encodes": features.encodes,
+            "attention_weights": _attention_weights,
             "__doc__": features.__doc__,
         }
         model = type(features.__name__ + "LanguageModel", (LanguageModel,), parts)
@@ -305,3 +310,8 @@ def language_model(
         return features
 
     return register
+
+
+def _attention_weights(self: LanguageModel, tokens_BT: Tensor) -> list[Tensor] | None:
+    """`Model.attention_weights` of a model that is made of a feature layer."""
+    return self.features.attention_weights(self._embed(tokens_BT))

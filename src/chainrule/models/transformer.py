@@ -102,3 +102,10 @@ class Transformer(TransformerStack, FeatureLayer):
         stream_ND = self.add_positions(embedded_BTD, state[0].length if state else 0).flatten(0, 1)
         stream_ND, caches = self.run_blocks(stream_ND, len(embedded_BTD), state)
         return self.norm(stream_ND).view(embedded_BTD.shape), caches if state is not None else None
+
+    def attention_weights(self, embedded_BTD: Tensor) -> list[Tensor]:
+        stream_ND, weights = self.add_positions(embedded_BTD, 0).flatten(0, 1), []
+        for block in self.block_list:
+            weights.append(block.self_weights(stream_ND, len(embedded_BTD)))
+            stream_ND, _ = block(stream_ND, len(embedded_BTD))
+        return weights

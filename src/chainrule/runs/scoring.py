@@ -8,6 +8,7 @@ from typing import overload
 from chainrule.base.results import Results
 from chainrule.data.in_memory import Data, Texts, answer, texts_in
 from chainrule.errors import DataError
+from chainrule.inference.attention import Attention, attention_of_lines
 from chainrule.inference.few_shot import Choice, Question, choose
 from chainrule.inference.inspect import TOP, TokenDetails, inspect_lines
 from chainrule.inference.prefix import Prefix
@@ -112,6 +113,27 @@ class ScoringRun(ArchivingRun):
         """
         lines = texts_in(texts, self.config.data.field)
         return answer(texts, inspect_lines(self.subject, lines, top, UnknownWords(oov, oov_penalty)))
+
+    @overload
+    def attention(self, texts: str) -> Attention: ...  # type: ignore[overload-overlap]  # a string is one text
+
+    @overload
+    def attention(self, texts: Iterator[str]) -> Iterator[Attention]: ...
+
+    @overload
+    def attention(self, texts: Texts) -> Results[Attention]: ...
+
+    def attention(self, texts: Texts) -> Attention | Results[Attention] | Iterator[Attention]:
+        """The self-attention weights of every layer and head over a text, where the model has some.
+
+        Args:
+            texts: One text, or a list, iterator, column or frame of texts. Each is read separately, as in `score`.
+
+        Returns:
+            For one text its `tokens`, beginning with `<eos>`, and the array `weights` of (layers, heads, T, T); a list
+            of these for a list, an iterator for an iterator.
+        """
+        return answer(texts, attention_of_lines(self.subject, texts_in(texts, self.config.data.field)))
 
     @overload
     def choose(  # type: ignore[overload-overlap]  # a string is one text

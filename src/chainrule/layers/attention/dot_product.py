@@ -55,6 +55,13 @@ def _plain_attention(
     return scores_AHQN.softmax(-1) @ value_AHNE
 
 
+def causal_weights(query_BHTE: Tensor, key_BHTE: Tensor, scale: float | None = None) -> Tensor:
+    """softmax(q·k / √E) over each position and those before it, the weights of attention themselves -> BHTT."""
+    scores_BHTT = query_BHTE @ key_BHTE.transpose(2, 3) * (query_BHTE.shape[3] ** -0.5 if scale is None else scale)
+    seen_TT = causal_mask(query_BHTE.shape[2], 0, query_BHTE.device)
+    return scores_BHTT.masked_fill(~seen_TT, -torch.inf).softmax(-1)
+
+
 def causal_mask(new: int, before: int, device: torch.device) -> Tensor:
     """True where each of the `new` positions may see one of the before + new positions -> (new, before + new)."""
     return torch.ones(new, before + new, dtype=torch.bool, device=device).tril(before)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from chainrule.base.kernels import inference_kernel_supports
 from chainrule.layers.attention.beam_step import attend_step
-from chainrule.layers.attention.dot_product import dot_product_attention
+from chainrule.layers.attention.dot_product import causal_weights, dot_product_attention
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.layers.attention.positions import Rotary
 
@@ -34,14 +34,7 @@ def attend(
     `causal` decides.
     """
     T, E = len(projected_NX) // batch, projected_NX.shape[1] // (3 * heads)
-    if T == 1:  # one step: the layout needs no permutation
-        parts_B3HTE = projected_NX.view(batch, 3, heads, 1, E)
-    else:
-        parts_B3HTE = projected_NX.view(batch, T, 3, heads, E).permute(0, 2, 3, 1, 4)
-    before = 0 if cache is None else cache.length
-    if rotary is not None:
-        rotated = rotary(parts_B3HTE[:, :2].flatten(1, 2), before).unflatten(1, (2, heads))
-        parts_B3HTE = torch.cat([rotated, parts_B3HTE[:, 2:]], 1)
+    parts_B3HTE = _split_heads(projected_NX, batch, heads, rotary, 0 if cache is None else cache.length)
     if cache is None:
         query, key, value = parts_B3HTE.unbind(1)
     else:
@@ -55,6 +48,27 @@ def attend(
         query, key, value, mask, dropout, causal=mask is None and causal and T > 1, scale=scale
     )
     return mixed.transpose(1, 2).reshape(len(projected_NX), heads * E), cache
+
+
+def _split_heads(projected_NX: Tensor, batch: int, heads: int, rotary: Rotary | None, before: int) -> Tensor:
+    """Query, key and value of each head, after `before` positions -> B3HTE."""
+    T, E = len(projected_NX) // batch, projected_NX.shape[1] // (3 * heads)
+    if T == 1:  # one step: the layout needs no permutation
+        parts_B3HTE = projected_NX.view(batch, 3, heads, 1, E)
+    else:
+        parts_B3HTE = projected_NX.view(batch, T, 3, heads, E).permute(0, 2, 3, 1, 4)
+    if rotary is None:
+        return parts_B3HTE
+    rotated = rotary(parts_B3HTE[:, :2].flatten(1, 2), before).unflatten(1, (2, heads))
+    return torch.cat([rotated, parts_B3HTE[:, 2:]], 1)
+
+
+def self_weights(
+    projected_NX: Tensor, batch: int, heads: int, rotary: Rotary | None = None, *, scale: float | None = None
+) -> Tensor:
+    """The weights with which `attend` combines the values, without a cache or mask -> BHTT."""
+    query_BHTE, key_BHTE, _ = _split_heads(projected_NX, batch, heads, rotary, 0).unbind(1)
+    return causal_weights(query_BHTE, key_BHTE, scale)
 
 
 class CausalSelfAttention(nn.Module):
@@ -72,3 +86,7 @@ class CausalSelfAttention(nn.Module):
         projected_NX = self.project_in(inputs_BTD).flatten(0, 1)
         mixed_ND, cache = attend(projected_NX, len(inputs_BTD), self.heads, cache, dropout=dropout)
         return self.project_out(mixed_ND.view(inputs_BTD.shape)), cache
+
+    def weights(self, inputs_BTD: Tensor) -> Tensor:
+        """The weights of whole rows, BHTT."""
+        return self_weights(self.project_in(inputs_BTD).flatten(0, 1), len(inputs_BTD), self.heads)
