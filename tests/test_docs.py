@@ -86,6 +86,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cr.train(folder / "book.txt", model="lstm", tokenizer="char", steps=3, out=folder / "lstm", settings=small)
         cr.train(folder / "book.txt", model="ngram", tokenizer="word", out=folder / "ngram")
         export(folder / "ngram", folder / "model.arpa", to="arpa")
+        shape = {"model": {"embedding": 16, "heads": 2, "layers": 1, "context": 32}}
+        options = {"tokenizer": "word", "steps": 3, "settings": shape}
+        cr.train(folder / "book.txt", model="transformer", out=folder / "transformer", **options)
     return folder
 
 
@@ -101,7 +104,7 @@ def at_desk(desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
     for name in ("book.txt", "test.txt", "model.arpa"):
         shutil.copy(desk / name, tmp_path / name)
-    for name, made in (("lstm", "lstm"), ("book", "lstm"), ("ngram", "ngram")):
+    for name, made in (("lstm", "lstm"), ("book", "lstm"), ("ngram", "ngram"), ("transformer", "transformer")):
         shutil.copytree(desk / made, tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHAINRULE_CACHE", str(desk / "cache"))
