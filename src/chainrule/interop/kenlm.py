@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import total_ordering
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from chainrule.base.arrays import Array
 from chainrule.checkpoint.build import load_model
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.engines.ngram import query
+from chainrule.engines.ngram.sentences import ENDS, SentenceScorer
 from chainrule.engines.ngram.table import NgramTable
 from chainrule.errors import ConfigError
-from chainrule.interop.arpa.runs import read_arpa
+from chainrule.interop.arpa.runs import MAX_ORDER, read_arpa
 from chainrule.text.tokenizers.word import WordTokenizer
 
-ENDS = ("<s>", "</s>")
+END, BEGIN = ENDS
+_Row, _NONE = ctypes.c_int64 * MAX_ORDER, [-1] * (MAX_ORDER - 1)
+_BYTES = ctypes.sizeof(_Row)
 
 
 class FullScoreReturn(NamedTuple):
@@ -29,36 +33,59 @@ class FullScoreReturn(NamedTuple):
     oov: bool
 
 
+@total_ordering
 class State:
-    """The context of a word; a model fills it."""
+    """The context of a word; a model fills it. Equal states give equal scores to whatever follows."""
 
-    __slots__ = ("row",)
+    __slots__ = ("address", "row")
 
     def __init__(self) -> None:
-        self.row: Array = np.empty(0, np.int64)
+        self.row = _Row(0, *_NONE)
+        self.address = ctypes.addressof(self.row)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, State) and np.array_equal(self._nodes, other._nodes)
+        return isinstance(other, State) and self._contexts == other._contexts
+
+    def __lt__(self, other: State) -> bool:
+        return self._contexts < other._contexts
 
     def __hash__(self) -> int:
-        return hash(self._nodes.tobytes())
+        return hash(self._contexts)
 
     def __copy__(self) -> State:
         copied = State()
-        copied.row = self.row.copy()
+        ctypes.memmove(copied.address, self.address, _BYTES)
         return copied
 
+    def __deepcopy__(self, memory: Any) -> State:
+        return self.__copy__()
+
     @property
-    def _nodes(self) -> Array:
-        return self.row[1:]
+    def _contexts(self) -> tuple[int, tuple[int, ...]]:
+        """How many contexts there are, and their nodes from the shortest on."""
+        nodes = tuple(node for node in self.row[1:] if node >= 0)
+        return len(nodes), nodes
+
+
+class LoadMethod:
+    """How KenLM reads a binary file. Here every file is read in one way."""
+
+    LAZY, POPULATE_OR_LAZY, POPULATE_OR_READ, READ, PARALLEL_READ = range(5)
+
+
+class ARPALoadComplain:
+    """When KenLM warns that it reads an ARPA file. There is no such warning here."""
+
+    ALL, EXPENSIVE, NONE = range(3)
 
 
 class Config:
     """Accepted for compatibility: a model is always loaded in one way, without messages."""
 
-    load_method: int = 0
-    show_progress: bool = False
-    arpa_complain: int = 0
+    def __init__(self) -> None:
+        self.load_method = LoadMethod.POPULATE_OR_READ
+        self.show_progress = True
+        self.arpa_complain = ARPALoadComplain.ALL
 
 
 class Model:
@@ -66,8 +93,14 @@ class Model:
 
     def __init__(self, path: str | bytes | Path, config: Config | None = None) -> None:
         self.path = os.fsencode(os.path.abspath(os.fsdecode(path)))
-        self._table, self._tokenizer = _load(Path(os.fsdecode(path)))
-        self._begin, self._null = self._context(self._table.eos), self._context(None)
+        table, tokenizer = _load(Path(os.fsdecode(path)))
+        words = [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
+        self._table, self._unk = table, int(tokenizer.unk or 0)
+        self._scorer = SentenceScorer(table, words, self._unk)
+        self._compiled, self._step, self._address = self._scorer.score, self._scorer.step, self._scorer.address
+        self._ids = {word: token for token, word in enumerate(words) if token not in (self._unk, table.eos)}
+        self._ids |= {END: table.eos, BEGIN: table.eos}
+        self._begin, self._null = _context(table.order, table.eos), _context(table.order, None)
 
     @property
     def order(self) -> int:
@@ -75,67 +108,86 @@ class Model:
 
     def score(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> float:
         """log10 p of a sentence, by default with its end and after its beginning."""
-        probs_T, _, _ = self._walk(sentence, bos, eos)
-        return float(probs_T.sum())
+        data = sentence.encode() if isinstance(sentence, str) else sentence
+        total = self._compiled(data, len(data), self._address, bos, eos)
+        return total if total == total else sum(one[0] for one in self._by_word(data, bos, eos))
+
+    def score_lines(self, sentences: Iterable[str | bytes], bos: bool = True, eos: bool = True) -> list[float]:
+        """`score` of each of several sentences, faster than one by one. KenLM has no such method."""
+        lines = [one.encode() if isinstance(one, str) else one for one in sentences]
+        if not (bos and eos):
+            return [self.score(line, bos, eos) for line in lines]
+        scores = self._scorer.score_lines([line.replace(b"\n", b" ") for line in lines])
+        return [one if one == one else self.score(line) for one, line in zip(scores, lines, strict=True)]
 
     def full_scores(
         self, sentence: str | bytes, bos: bool = True, eos: bool = True
     ) -> Iterator[tuple[float, int, bool]]:
         """log10 p, length of the n-gram found, and whether it is unknown, of each word."""
-        probs_T, matched_T, oov_T = self._walk(sentence, bos, eos)
-        yield from zip(probs_T.tolist(), matched_T.tolist(), oov_T.tolist(), strict=True)
+        data = sentence.encode() if isinstance(sentence, str) else sentence
+        scores = self._scorer.full_scores(data, bos, eos)
+        return iter(self._by_word(data, bos, eos) if scores is None else scores)
 
     def perplexity(self, sentence: str | bytes) -> float:
         """10 ^ (-log10 p / words), the end of the sentence counted as a word."""
-        words = len(_text(sentence).split()) + 1
-        return float(10.0 ** (-self.score(sentence) / words))
+        data = sentence.encode() if isinstance(sentence, str) else sentence
+        return float(10.0 ** (-self.score(data) / (len(data.split()) + 1)))
 
     # Step by step, under the names that KenLM gives these methods
 
     def BeginSentenceWrite(self, state: State) -> None:  # noqa: N802
         """Set a state to the beginning of a sentence."""
-        state.row = self._begin.copy()
+        ctypes.memmove(state.address, self._begin.address, _BYTES)
 
     def NullContextWrite(self, state: State) -> None:  # noqa: N802
         """Set a state to the empty context."""
-        state.row = self._null.copy()
+        ctypes.memmove(state.address, self._null.address, _BYTES)
 
     def BaseScore(self, in_state: State, word: str, out_state: State) -> float:  # noqa: N802
         """log10 p of a word after a state; `out_state` becomes the state after it."""
-        return self.BaseFullScore(in_state, word, out_state).log_prob
+        token = self._ids.get(word, self._unk)
+        if token == self._table.eos:
+            return self._end(in_state, word, out_state).log_prob
+        return self._step(self._address, in_state.address, token, out_state.address)
 
     def BaseFullScore(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:  # noqa: N802
         """The same with the length of the n-gram found, and whether the word is unknown."""
-        token, row = self._index(word), in_state.row.copy()
-        probs_T, _, matched_T = query.walk_matches(self._table.arrays, np.array([token]), row, -1, self._table.absent)
-        out_state.row = self._null.copy() if token == self._table.eos else row
-        return FullScoreReturn(float(probs_T[0]), int(matched_T[0]), token == self._tokenizer.unk)
+        if word in ENDS:
+            return self._end(in_state, word, out_state)
+        log_prob = self.BaseScore(in_state, word, out_state)
+        return FullScoreReturn(log_prob, self._scorer.matched, word not in self._ids)
+
+    def _end(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:
+        """`</s>`, after which there is no context, or `<s>`, which never follows a word but begins a context."""
+        if word == BEGIN:
+            log_prob, matched = self._backed_off(in_state.row[:]), 1
+            self.BeginSentenceWrite(out_state)
+        else:
+            log_prob = self._step(self._address, in_state.address, self._table.eos, out_state.address)
+            matched = self._scorer.matched
+            self.NullContextWrite(out_state)
+        return FullScoreReturn(log_prob, matched, False)
+
+    def _backed_off(self, row: list[int]) -> float:
+        """The back-off weights of all contexts of a state: log10 p of `<s>`, whose own is 0."""
+        arrays = self._table.arrays
+        contexts = list(enumerate(row[1 : self.order]))
+        return sum(query.value(arrays.backoffs, arrays.backoff_table, k, node) for k, node in contexts if node >= 0)
 
     def __contains__(self, word: str) -> bool:
-        return self._index(word) != self._tokenizer.unk
+        return word in self._ids
 
     def __repr__(self) -> str:
         return f"<Model from {os.path.basename(os.fsdecode(self.path))}>"
 
-    def _index(self, word: str) -> int:
-        token = self._table.eos if word in ENDS else self._tokenizer.to_id(word)
-        return int(self._tokenizer.unk if token is None else token)
-
-    def _walk(self, sentence: str | bytes, bos: bool, eos: bool) -> tuple[Array, Array, Array]:
-        """log10 p, length of the n-gram found, and whether it is unknown, of each word, T each."""
-        words = _text(sentence).split()
-        tokens = [self._index(word) for word in words] + [self._table.eos] * eos
-        row = (self._begin if bos else self._null).copy()
-        tokens_T = np.array(tokens, np.int64)
-        probs_T, _, matched_T = query.walk_matches(self._table.arrays, tokens_T, row, -1, self._table.absent)
-        return probs_T, matched_T, tokens_T == self._tokenizer.unk
-
-    def _context(self, word: int | None) -> Array:
-        row = np.full(self._table.order, -1, np.int64)
-        row[0] = 0
-        if word is not None:
-            query.begin(row, word)
-        return row
+    def _by_word(self, data: bytes, bos: bool, eos: bool) -> list[tuple[float, int, bool]]:
+        """`full_scores` of a sentence with `<s>` or `</s>`."""
+        state, scores = State(), list[tuple[float, int, bool]]()
+        (self.BeginSentenceWrite if bos else self.NullContextWrite)(state)
+        for word in [*data.split(), *[END.encode()] * eos]:
+            one = self.BaseFullScore(state, word.decode(errors="replace"), state)
+            scores.append((one.log_prob, one.ngram_length, one.oov))
+        return scores
 
 
 class LanguageModel(Model):
@@ -145,6 +197,8 @@ class LanguageModel(Model):
 def _load(path: Path) -> tuple[NgramTable, WordTokenizer]:
     if not path.is_dir():
         content = read_arpa(path)
+        if content.table.order > MAX_ORDER:
+            raise ConfigError(f"{path} has order {content.table.order}; expected at most {MAX_ORDER}; prune it")
         return content.table, WordTokenizer(content.words)
     folder = RunFolder(path)
     tokenizer = folder.read_tokenizer()
@@ -153,5 +207,9 @@ def _load(path: Path) -> tuple[NgramTable, WordTokenizer]:
     return load_model(folder, tokenizer).table, tokenizer
 
 
-def _text(sentence: str | bytes) -> str:
-    return sentence if isinstance(sentence, str) else sentence.decode()
+def _context(order: int, word: int | None) -> State:
+    """The state after one word, or before any."""
+    state = State()
+    if word is not None:
+        query.begin(np.ctypeslib.as_array(state.row)[:order], word)
+    return state

@@ -45,7 +45,7 @@ def walk_matches(
     """`walk`, and the number of words of the n-gram whose probability was used, the token included."""
     probs_T, depths_T = np.empty(len(tokens_T), np.float32), np.empty(len(tokens_T), np.uint8)
     matched_T = np.empty(len(tokens_T), np.uint8)
-    _walk(
+    walk_kernel(
         arrays.words,
         arrays.first_words,
         arrays.first_groups,
@@ -69,7 +69,7 @@ def walk_matches(
 # All the work for a word is in one function, on arrays that are arguments: a call that passes arrays, or a tuple of
 # them, would cost more than the search itself. Whether a table is None is resolved at compile time.
 @njit(cache=True, nogil=True)
-def _walk(
+def walk_kernel(
     words: Array,
     first_words: Array,
     groups: Array,
@@ -125,7 +125,6 @@ def _walk(
         else:
             prob = np.float64(prob_table[(k - 1) * BINS + probs[moved]])
         matched = k
-        matched_T[t] = k
         while k < order and state_O[k] >= 0:
             if backoff_table is None:
                 prob += backoffs[state_O[k]]
@@ -135,6 +134,7 @@ def _walk(
             k += 1
         probs_T[t] = prob + absent * max(0, state_O[0] - (k - 1))
         depths_T[t] = k - 1
+        matched_T[t] = matched  # last: callers that need no depths pass one array for both
         if matched < order:
             state_O[matched] = moved
         state_O[0] = min(order - 1, state_O[0] + 1)

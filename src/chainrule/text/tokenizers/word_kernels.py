@@ -22,15 +22,15 @@ MIN_PLACES = 1 << 12
 
 
 @kernel
-def _gaps(data: Array) -> Array:
-    """1 for each byte of white space, 0 for each byte of a word, uint8."""
+def _gaps(data: Array, unicode: bool) -> Array:
+    """1 for each byte of white space, 0 for each byte of a word, uint8; without `unicode` as for `bytes.split`."""
     gaps = np.empty(len(data), np.uint8)
-    doubtful = np.uint8(0)
+    doubtful, lowest = np.uint8(0), np.uint8(0x1C if unicode else 0x20)
     for at in range(len(data)):  # without branches, so that it is vectorised
         byte = data[at]
-        gaps[at] = ((byte >= 0x1C) & (byte <= 0x20)) | ((byte >= 0x09) & (byte <= 0x0D))
+        gaps[at] = ((byte >= lowest) & (byte <= 0x20)) | ((byte >= 0x09) & (byte <= 0x0D))
         doubtful |= np.uint8((byte >= 0xC2) & (byte <= 0xE3))
-    if doubtful:
+    if doubtful and unicode:
         for at in range(len(data)):
             if 0xC2 <= data[at] <= 0xE3:
                 for byte in range(_wide_gap(data, at)):
@@ -53,9 +53,9 @@ def _wide_gap(data: Array, at: int) -> int:
 
 
 @kernel
-def _tokens(data: Array) -> tuple[Array, Array]:
+def _tokens(data: Array, unicode: bool) -> tuple[Array, Array]:
     """The start and the end of each token, N each."""
-    gaps = _gaps(data)
+    gaps = _gaps(data, unicode)
     size, before = 0, np.uint8(1)
     for at in range(len(data)):
         size += (before & (gaps[at] ^ 1)) | (data[at] == NEWLINE)
@@ -73,6 +73,25 @@ def _tokens(data: Array) -> tuple[Array, Array]:
         before = gaps[at]
     ends_N[ended] = len(data)
     return starts_N[:size], ends_N[:size]
+
+
+@kernel
+def split_ascii(data: Array, first: int, last: int, starts_N: Array, ends_N: Array) -> int:
+    """Fill in the start and the end of each word between white space of ASCII in data[first:last] -> their number."""
+    size, inside = 0, False
+    for at in range(first, last):
+        gap = (data[at] == 0x20) | ((data[at] >= 0x09) & (data[at] <= 0x0D))
+        if inside == gap:
+            if inside:
+                ends_N[size] = at
+                size += 1
+            else:
+                starts_N[size] = at
+            inside = not inside
+    if inside:
+        ends_N[size] = last
+        size += 1
+    return size
 
 
 # Keys and places
@@ -164,6 +183,22 @@ def look_up(
 ) -> Array:
     """The index of each token, `missing` for unknown ones, N."""
     numbers_N = np.empty(len(starts_N), np.int32)
+    look_up_into(data, starts_N, ends_N, slots, text, offsets, missing, numbers_N)
+    return numbers_N
+
+
+@kernel
+def look_up_into(
+    data: Array,
+    starts_N: Array,
+    ends_N: Array,
+    slots: Array,
+    text: Array,
+    offsets: Array,
+    missing: int,
+    numbers_N: Array,
+) -> None:
+    """Fill in the index of each token."""
     places = len(slots) // 2
     for token in range(len(starts_N)):
         start, end = starts_N[token], ends_N[token]
@@ -178,20 +213,19 @@ def look_up(
                     break
             place = (place + 1) & (places - 1)
         numbers_N[token] = found
-    return numbers_N
 
 
 @kernel
-def encode(data: Array, slots: Array, text: Array, offsets: Array, missing: int) -> Array:
+def encode(data: Array, slots: Array, text: Array, offsets: Array, missing: int, unicode: bool) -> Array:
     """The index of each token of a text, N."""
-    starts_N, ends_N = _tokens(data)
+    starts_N, ends_N = _tokens(data, unicode)
     return look_up(data, starts_N, ends_N, slots, text, offsets, missing)
 
 
 @kernel
 def count(data: Array) -> tuple[Array, Array, Array, Array, Array]:
     """The fields of `BlockWords`."""
-    starts_N, ends_N = _tokens(data)
+    starts_N, ends_N = _tokens(data, True)
     size, places = 0, MIN_PLACES
     slots = np.zeros(2 * places, np.uint64)
     # Room for the worst case: memory that is never written costs nothing.

@@ -102,21 +102,22 @@ class TokenIndex:
         """The id of a token is its index in `tokens`, or `missing`. Only empty strings may repeat."""
         encoded = [token.encode(errors="surrogatepass") for token in tokens]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        self._missing = missing
+        self.missing = missing
         # Writable, as in `WordCounts`: kernels would be compiled again for a read-only array.
-        self._text = np.frombuffer(bytearray().join(encoded), np.uint8)
-        self._offsets = np.zeros(len(encoded) + 1, np.int64)
-        np.cumsum(lengths, out=self._offsets[1:])
-        self._slots = _slots_for(kernels.keys_of(self._text, self._offsets), lengths)
+        self.text = np.frombuffer(bytearray().join(encoded), np.uint8)
+        self.offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum(lengths, out=self.offsets[1:])
+        self.slots = _slots_for(kernels.keys_of(self.text, self.offsets), lengths)
 
-    def encode(self, data: bytes) -> NDArray[np.int32]:
-        """The ids of the tokens of UTF-8 text, N."""
-        return kernels.encode(np.frombuffer(data, np.uint8), self._slots, self._text, self._offsets, self._missing)
+    def encode(self, data: bytes, *, unicode: bool = True) -> NDArray[np.int32]:
+        """The ids of the tokens of UTF-8 text, N; without `unicode` only white space of ASCII separates words."""
+        array = np.frombuffer(data, np.uint8)
+        return kernels.encode(array, self.slots, self.text, self.offsets, self.missing, unicode)
 
     def look_up(self, data: Array, starts: Array, ends: Array) -> NDArray[np.int32]:
         """The ids of the tokens data[start:end], in the shape of `starts`."""
         flat = kernels.look_up(
-            data, starts.reshape(-1), ends.reshape(-1), self._slots, self._text, self._offsets, self._missing
+            data, starts.reshape(-1), ends.reshape(-1), self.slots, self.text, self.offsets, self.missing
         )
         return flat.reshape(starts.shape)
 

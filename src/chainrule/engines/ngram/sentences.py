@@ -1,0 +1,303 @@
+"""log10 p of sentences of words in one compiled call, from their bytes to the sum over their words.
+
+A sentence takes a few microseconds, so the cost of a call matters. A numba function finds out the types of all its
+arguments at each call; the kernels here are C functions instead, called by `ctypes` with the address of one record
+that holds the addresses and sizes of all arrays. They are compiled for the types that the arrays of a table have. Calls
+keep the interpreter lock.
+
+Words are separated by white space of ASCII, as in KenLM. `<s>` and `</s>` are one token of a table, but the context
+after a literal one depends on which it is: the score of a sentence that contains one is left to the caller.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import intrinsic, overload
+
+from chainrule.base.arrays import Array
+from chainrule.engines.ngram.model import NgramArrays
+from chainrule.engines.ngram.query import LN10, first_child, value, walk_kernel
+from chainrule.engines.ngram.table import BINS, NgramTable
+from chainrule.text.tokenizers.word_kernels import look_up_into, split_ascii
+from chainrule.text.tokenizers.word_table import TokenIndex
+
+carray: Any = numba.carray  # type: ignore[attr-defined]  # numba does not list it
+ENDS = ("</s>", "<s>")
+BLOCK = 1 << 12
+"""Sentences of one call."""
+
+Word = tuple[float, int, bool]
+"""log10 p of a word, the words of the n-gram that was found, and whether the word is unknown."""
+
+TABLE = ("words", "first_words", "first_groups", "first_steps", "probs", "prob_table", "backoffs", "backoff_table")
+INDEX = ("slots", "text", "offsets")
+SCRATCH = {"starts": np.int64, "ends": np.int64, "tokens": np.int32, "scores": np.float32, "matched": np.uint8}
+ROOM = 1 << 10
+"""Words of a sentence for which there is working memory; for longer ones it is allocated at the call."""
+NUMBERS = ("order", "eos", "size", "missing", "stride")
+RECORD = np.dtype(
+    [("absent", "f8"), *((name, "i8") for name in NUMBERS)]
+    + [(name, "i8") for array in (*TABLE, *INDEX, *SCRATCH) for name in (array, f"{array}_size")]
+)
+"""What the kernels are passed: the numbers of the table, then the address and the size of each array."""
+
+BYTES, FLOATS, INTEGERS = (types.CPointer(kind) for kind in (types.uint8, types.float32, types.int64))
+ABOUT = types.CPointer(numba.from_dtype(RECORD))
+
+
+class _Results:
+    """Room for the scores of words, and its addresses."""
+
+    def __init__(self, size: int) -> None:
+        self.scores, self.matched, self.oov = np.empty(size, np.float32), np.empty(size, np.uint8), np.empty(size, bool)
+        self.addresses = [array.ctypes.data for array in (self.scores, self.matched, self.oov)]
+
+
+class SentenceScorer:
+    """Scores the sentences of one table. `words` are the names of its tokens, in order."""
+
+    def __init__(self, table: NgramTable, words: Sequence[str], unk: int) -> None:
+        self._table, self._arrays = table, NgramArrays(table)
+        named = ["" if word in ENDS else word for word in words]
+        named[unk], named[table.eos] = "", "\n"
+        self._index = TokenIndex([*named, *ENDS], missing=unk)
+        self._kept = {name: getattr(table.arrays, name) for name in TABLE}
+        self._kept |= {name: getattr(self._index, name) for name in INDEX}
+        self._kept |= {name: np.empty(ROOM, kind) for name, kind in SCRATCH.items()}
+        stride = BINS if table.arrays.backoffs.dtype == np.uint8 else 0
+        numbers = {"eos": table.eos, "size": table.vocab_size, "missing": unk, "stride": stride, "order": table.order}
+        self._about = np.zeros(1, RECORD)
+        for name, number in {"absent": table.absent, **numbers}.items():
+            self._about[name] = number
+        for name, array in self._kept.items():
+            self._about[name], self._about[f"{name}_size"] = array.ctypes.data, len(array)
+        self.address = int(self._about.ctypes.data)
+        self._types = _types_of(table)
+        self._out = _Results(ROOM)
+
+    def score_lines(self, lines: Sequence[bytes]) -> list[float]:
+        """log10 p of sentences without line ends, each between `<s>` and `</s>`; NaN where one is a word of it."""
+        scores: list[float] = []
+        for first in range(0, len(lines), BLOCK):
+            tokens_N = self._index.encode(b"\n".join([*lines[first : first + BLOCK], b""]), unicode=False)
+            nats_M, counts_M = self._arrays.score_lines(np.minimum(tokens_N, self._table.vocab_size - 1))
+            ends = tokens_N >= self._table.vocab_size
+            if ends.any():
+                nats_M[np.repeat(np.arange(len(counts_M)), counts_M)[ends]] = np.nan
+            scores += (nats_M / LN10).tolist()
+        return scores
+
+    def full_scores(self, data: bytes, bos: bool, eos: bool) -> list[Word] | None:
+        """The score of each word; None if one of them is `<s>` or `</s>`."""
+        out = self._out if len(data) < ROOM else _Results(len(data) // 2 + 2)
+        size = self._full_scores(data, len(data), self.address, bos, eos, *out.addresses)
+        if size < 0:
+            return None
+        return list(zip(out.scores[:size].tolist(), out.matched[:size].tolist(), out.oov[:size].tolist(), strict=True))
+
+    @property
+    def matched(self) -> int:
+        """The words of the n-gram that the last `step` found."""
+        return int(self._kept["matched"][0])
+
+    # Compiled when they are first used
+
+    @cached_property
+    def score(self) -> Callable[[bytes, int, int, bool, bool], float]:
+        """(bytes, their number, address, bos, eos) -> log10 p of a sentence; NaN if it contains `<s>` or `</s>`."""
+        return _function(_make_score(self._types), ctypes.c_double, ctypes.c_char_p, 4)
+
+    @cached_property
+    def _full_scores(self) -> Callable[..., int]:
+        return _function(_make_full_scores(self._types), ctypes.c_ssize_t, ctypes.c_char_p, 7)
+
+    @cached_property
+    def step(self) -> Callable[[int, int, int, int], float]:
+        """(address, that of a state, token, that of the state after it, which is filled in) -> log10 p of the token."""
+        return _function(_make_step(self._types), ctypes.c_double, 4)
+
+
+def _function(kernel: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """A kernel as a Python function; a number among its arguments stands for this many integers or addresses."""
+    kinds = [part for kind in arguments for part in ([ctypes.c_ssize_t] * kind if isinstance(kind, int) else [kind])]
+    return ctypes.PYFUNCTYPE(result, *kinds)(kernel.address)
+
+
+def _types_of(table: NgramTable) -> tuple[Any, ...]:
+    def kind(array: Array) -> Any:
+        return numba.from_dtype(array.dtype)
+
+    arrays = table.arrays
+    return (
+        kind(arrays.words),
+        kind(arrays.first_steps),
+        kind(arrays.probs),
+        types.float32 if len(arrays.prob_table) else None,
+        kind(arrays.backoffs),
+        types.float32 if len(arrays.backoff_table) else None,
+    )
+
+
+# Kernels. Those with `cfunc` only pass on the types, so that numba can store what it compiled
+
+
+def _at_address(typing_context, address, kind):  # type: ignore[no-untyped-def]
+    """The pointer to numbers of a type at an address."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(kind.dtype)(address, kind), generate
+
+
+_pointer: Any = intrinsic(_at_address)
+
+
+def _array(address: int, size: int, kind: Any) -> Any:
+    """The array of a type at an address; None without a type."""
+    raise TypeError("for kernels only")
+
+
+@overload(_array, strict=False)
+def _array_in_kernels(address: Any, size: Any, kind: Any) -> Any:
+    if isinstance(kind, types.NoneType):
+        return lambda address, size, kind: None
+    return lambda address, size, kind: carray(_pointer(address, kind), size)
+
+
+@numba.njit
+def _walk(about, kinds, tokens_T, state_O, probs_T, matched_T):  # type: ignore[no-untyped-def]
+    words, steps, probs, prob_table, backoffs, backoff_table = kinds
+    walk_kernel(
+        _array(about.words, about.words_size, words),
+        carray(_pointer(about.first_words, types.uint32), about.first_words_size),
+        carray(_pointer(about.first_groups, types.uint32), about.first_groups_size),
+        _array(about.first_steps, about.first_steps_size, steps),
+        _array(about.probs, about.probs_size, probs),
+        _array(about.prob_table, about.prob_table_size, prob_table),
+        _array(about.backoffs, about.backoffs_size, backoffs),
+        _array(about.backoff_table, about.backoff_table_size, backoff_table),
+        about.stride,
+        tokens_T,
+        state_O,
+        -1,
+        about.absent,
+        probs_T,
+        matched_T,
+        matched_T,
+    )
+
+
+@numba.njit
+def _shorten(about, kinds, state_O):  # type: ignore[no-untyped-def]
+    """Remove the longest contexts from a state if no n-gram continues them: equal states then have equal scores."""
+    first_words = carray(_pointer(about.first_words, types.uint32), about.first_words_size)
+    groups = carray(_pointer(about.first_groups, types.uint32), about.first_groups_size)
+    steps = _array(about.first_steps, about.first_steps_size, kinds[1])
+    backoffs = _array(about.backoffs, about.backoffs_size, kinds[4])
+    table = carray(_pointer(about.backoff_table, types.float32), about.backoff_table_size)
+    for k in range(about.order - 1, 0, -1):
+        node = state_O[k]
+        if node >= 0:
+            last = first_child(first_words, groups, steps, node + 1)
+            if first_child(first_words, groups, steps, node) < last or value(backoffs, table, k - 1, node) != 0:
+                break
+            state_O[k] = -1
+
+
+@numba.njit(inline="always")
+def _room(address, kind, size):  # type: ignore[no-untyped-def]
+    """Working memory for numbers of a type."""
+    if size <= ROOM:  # noqa: SIM108  the two have one type only as statements
+        room = carray(_pointer(address, kind), size)
+    else:
+        room = np.empty(size, kind)
+    return room
+
+
+@numba.njit
+def _sentence(about, kinds, data, first, last, bos, eos, tokens_T, probs_T, matched_T):  # type: ignore[no-untyped-def]
+    """Fill in the scores of the words of data[first:last] -> their number, -1 if one of them is `<s>` or `</s>`."""
+    room = len(tokens_T)
+    starts_N, ends_N = _room(about.starts, types.int64, room), _room(about.ends, types.int64, room)
+    size = split_ascii(data, first, last, starts_N, ends_N)
+    slots = carray(_pointer(about.slots, types.uint64), about.slots_size)
+    text = carray(_pointer(about.text, types.uint8), about.text_size)
+    offsets = carray(_pointer(about.offsets, types.int64), about.offsets_size)
+    look_up_into(data, starts_N[:size], ends_N[:size], slots, text, offsets, about.missing, tokens_T)
+    for t in range(size):
+        if tokens_T[t] >= about.size:
+            return -1
+    if eos:
+        tokens_T[size] = about.eos
+        size += 1
+    state_O = np.full(about.order, -1, np.int64)
+    state_O[0] = 0
+    if bos and about.order > 1:
+        state_O[0], state_O[1] = 1, about.eos
+    _walk(about, kinds, tokens_T[:size], state_O, probs_T, matched_T)
+    return size
+
+
+@numba.njit
+def _total(about, kinds, data, first, last, bos, eos):  # type: ignore[no-untyped-def]
+    room = (last - first) // 2 + 2
+    tokens_T = _room(about.tokens, types.int32, room)
+    probs_T, matched_T = _room(about.scores, types.float32, room), _room(about.matched, types.uint8, room)
+    size = _sentence(about, kinds, data, first, last, bos, eos, tokens_T, probs_T, matched_T)
+    total = 0.0 if size >= 0 else np.nan
+    for t in range(size):
+        total += probs_T[t]
+    return total
+
+
+@cache
+def _make_score(kinds: Any) -> Any:
+    @numba.cfunc(types.float64(BYTES, types.intp, ABOUT, types.intp, types.intp), cache=True)
+    def score(data, size, about, bos, eos):  # type: ignore[no-untyped-def]
+        return _total(carray(about, 1)[0], kinds, carray(data, size), 0, size, bos, eos)
+
+    return score
+
+
+@cache
+def _make_full_scores(kinds: Any) -> Any:
+    out = (FLOATS, BYTES, BYTES)
+
+    @numba.cfunc(types.intp(BYTES, types.intp, ABOUT, types.intp, types.intp, *out), cache=True)
+    def full_scores(data, size, about, bos, eos, log_probs, matched, oov):  # type: ignore[no-untyped-def]
+        fields, room = carray(about, 1)[0], size // 2 + 2
+        tokens_T = _room(fields.tokens, types.int32, room)
+        probs_T, matched_T = carray(log_probs, room), carray(matched, room)
+        count = _sentence(fields, kinds, carray(data, size), 0, size, bos, eos, tokens_T, probs_T, matched_T)
+        for t in range(count):
+            oov[t] = tokens_T[t] == fields.missing
+        return count
+
+    return full_scores
+
+
+@cache
+def _make_step(kinds: Any) -> Any:
+    @numba.cfunc(types.float64(ABOUT, INTEGERS, types.intp, INTEGERS), cache=True)
+    def step(about, before, token, after):  # type: ignore[no-untyped-def]
+        fields = carray(about, 1)[0]
+        tokens_T, probs_T = _room(fields.tokens, types.int32, 1), _room(fields.scores, types.float32, 1)
+        tokens_T[0] = token
+        for k in range(fields.order):
+            after[k] = before[k]
+        matched_T = _room(fields.matched, types.uint8, 1)
+        state_O = carray(after, fields.order)
+        _walk(fields, kinds, tokens_T, state_O, probs_T, matched_T)
+        if fields.absent == 0:
+            _shorten(fields, kinds, state_O)
+        return np.float64(probs_T[0])
+
+    return step
