@@ -51,13 +51,13 @@ TRANSLATORS = (
         "seq2seq-attention",
         "seq2seq-attention",
         options={"cell": "gru", "input_feeding": False, "dropout": 0.0},
-        training={"max_tokens": 640, "steps": 1400},
+        training={"max_tokens": 640, "steps": 1800},
     ),
     Contender(
         "seq2seq-transformer",
         "seq2seq-transformer",
         options={"encoder_layers": 2, "decoder_layers": 2, "feedforward": 256, "dropout": 0.0},
-        training={"max_tokens": 1280, "steps": 650},
+        training={"max_tokens": 1280, "steps": 850},
     ),
 )
 EXAMPLE_LINES = ("one thousand and five", "half past seven in the evening", "March 3, 1987")
