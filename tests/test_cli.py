@@ -375,6 +375,23 @@ def refused(result: Result) -> str:
     return line.removeprefix("chainrule: ")
 
 
+@pytest.mark.parametrize(
+    ("verb", "given", "suggestion"),
+    [
+        ("train", ["--hidden", 100], "--hidden; did you mean --set model.hidden=100?"),
+        ("train", ["--batch-size=8"], "--batch-size; did you mean --set training.batch_size=8?"),
+        ("train", ["--model", "transformer", "--heads", 2], "--heads; did you mean --set model.heads=2?"),
+        ("compare", ["--models", "gru", "--dropout", 0.1], "--dropout; did you mean --set model.dropout=0.1?"),
+        ("train", ["--stepss", 3], "--stepss (Possible options: --epochs, --set, --steps)"),
+    ],
+)
+def test_options_of_the_configuration_suggest_set(
+    chainrule: Call, place: Path, verb: str, given: list[object], suggestion: str
+) -> None:
+    done = chainrule(verb, place / "pairs.txt", *given)
+    assert (done.code, done.err.splitlines()[-1]) == (2, f"Error: No such option: {suggestion}")
+
+
 def test_unknown_names_suggest_the_nearest(chainrule: Call, place: Path, tmp_path: Path) -> None:
     train = ["train", place / "pairs.txt", "--steps", 1, "--tokenizer", "char", "--out", tmp_path / "run"]
     line = refused(result_without_notes(chainrule(*train, "--model", "lsmt")))

@@ -36,6 +36,7 @@ from chainrule.cli import (
     tune,
 )
 from chainrule.cli.failures import BUG, describe, open_missing_streams, print_failure, report_bug
+from chainrule.cli.training_command import TrainingCommand
 
 VERBS: dict[str, dict[str, Callable[..., None]]] = {
     "Train and measure": {
@@ -74,6 +75,9 @@ VERBS: dict[str, dict[str, Callable[..., None]]] = {
 }
 """The verbs by group, in the order of `chainrule --help`."""
 
+TRAINING_VERBS = ("train", "compare")
+"""The verbs that take any option of the configuration with --set."""
+
 
 class VerbGroup(TyperGroup):
     """Lists the verbs by group, with their whole summaries."""
@@ -100,7 +104,7 @@ app = typer.Typer(
 )
 for verbs in VERBS.values():
     for name, function in verbs.items():
-        app.command(name)(function)
+        app.command(name, cls=TrainingCommand if name in TRAINING_VERBS else None)(function)
 
 
 def _print_version(wanted: bool) -> None:

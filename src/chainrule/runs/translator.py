@@ -8,6 +8,7 @@ run.evaluate(["test.en", "test.de"]).bleu
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -21,6 +22,7 @@ from chainrule.base.progress import Progress
 from chainrule.base.results import Results
 from chainrule.data.held_out import held_out_pairs
 from chainrule.data.in_memory import Data, Texts, answer, texts_in
+from chainrule.data.pair_checks import check_pairs
 from chainrule.data.pairs import PairStore, pad_sources
 from chainrule.errors import DataError
 from chainrule.evaluation.measurement import Measurement
@@ -196,8 +198,9 @@ class TranslatorRun(EvaluatedRun):
         `inference.search.Search`.
         """
         pairs = self.pairs(texts)
+        store = self._checked_store(pairs)
         further = [list(lines_in(open_texts([path]))) for path in references]
-        return self._evaluate(pairs, self._store(pairs), further, lowercase, bleu_tokenizer, outputs, progress, search)
+        return self._evaluate(pairs, store, further, lowercase, bleu_tokenizer, outputs, progress, search)
 
     def evaluate_options(self) -> set[str]:
         return super().evaluate_options() | {field.name for field in fields(Search)}
@@ -296,7 +299,7 @@ class TranslatorRun(EvaluatedRun):
     def score_pairs(self, texts: Data) -> Iterator[LineScore]:
         """log p of each target given its source, its `<eos>` included, in order: forced decoding."""
         pairs = self.pairs(texts)
-        store = self._store(pairs)
+        store = self._checked_store(pairs)
         self._check_lengths(pairs, store)
         for tokens, log_probs in score_rows(self.model, store):
             pieces = [self.tokenizer.piece(token) for token in tokens]
@@ -327,6 +330,14 @@ class TranslatorRun(EvaluatedRun):
     def pairs(self, texts: Data) -> Pairs:
         """Two parallel files, or files of pairs, as this run reads them."""
         return read_pairs(self.config, self.files(texts))
+
+    def _checked_store(self, pairs: Pairs) -> PairStore:
+        """The tokens of pairs; warns if they look swapped or out of step, compared with the training files."""
+        store, files = self._store(pairs), self.config.data.train
+        if files and all(Path(file).is_file() for file in files):
+            for warning in check_pairs(pairs, store, read_pairs(self.config, files)):
+                warnings.warn(warning, stacklevel=3)
+        return store
 
     def _store(self, pairs: Pairs) -> PairStore:
         return open_pair_store(self.config, pairs, self.source_tokenizer, self.tokenizer)

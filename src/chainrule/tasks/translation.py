@@ -18,6 +18,7 @@ from chainrule.config import DataConfig, RunConfig, TokenizerConfig
 from chainrule.data.batches import Batches
 from chainrule.data.held_out import first_held_out_pair
 from chainrule.data.in_memory import Columns
+from chainrule.data.pair_checks import check_pairs
 from chainrule.data.pairs import FilteredPairs, PairBatches, PairStore, filter_pairs, pair_stores
 from chainrule.data.store import open_store
 from chainrule.evaluation.metrics import make_metric
@@ -183,10 +184,14 @@ class Translation(Task):
             valid_pairs = read_pairs(config, data.valid, data.valid_lines)
             valid = open_pair_store(config, valid_pairs, source or tokenizer, tokenizer)
             valid_P = np.arange(len(valid))
+            warnings = [*check_pairs(pairs, store), *check_pairs(valid_pairs, valid, pairs)]
         else:
             begin = first_held_out_pair(len(store), data.held_out)
             valid_pairs, valid = part_of(pairs, begin), store
             indices_P, valid_P = indices_P[:begin], indices_P[begin:]
+            warnings = check_pairs(pairs, store)
+        for warning in warnings:
+            listener.note(f"warning: {warning}")
         # `context` includes the eos of a line.
         readable = None if (context := model_options(config).context) is None else context - 1
         longest = min((length for length in (data.max_length, readable) if length is not None), default=None)
