@@ -64,6 +64,19 @@ MaxLengthRatio = Annotated[
     float | None, typer.Option(help="Maximum number of tokens of a translation per token of its source.")
 ]
 MinLength = Annotated[int, typer.Option(help="Minimum number of tokens of a translation, its prefix included.")]
+Force = Annotated[list[str] | None, typer.Option(help="Words that every translation contains; repeatable.")]
+GlossaryFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of `source phrase TAB target phrase`: where a line has the first, the output has the second."
+    ),
+]
+Keep = Annotated[
+    bool, typer.Option("--keep", help="Keep numbers, URLs, e-mail addresses, tags and {placeholders} as they are.")
+]
+Split = Annotated[
+    bool, typer.Option("--split", help="Lines are paragraphs: split them into sentences and translate these.")
+]
 CopyUnknown = Annotated[
     bool,
     typer.Option("--copy-unknown/--no-copy-unknown", help="Replace <unk> by the source word with the most attention."),
@@ -94,6 +107,10 @@ def translate(
     repetition_penalty: RepetitionPenalty = 1.0,
     no_repeat_ngram_size: NoRepeatNgramSize = 0,
     no_unk: NoUnk = False,
+    force: Force = None,
+    glossary: GlossaryFile = None,
+    keep: Keep = False,
+    split: Split = False,
     copy_unknown: CopyUnknown = True,
     attention: Attention = None,
     batch_size: BatchSize = 32,
@@ -126,6 +143,10 @@ def translate(
         "no_repeat_ngram_size": no_repeat_ngram_size,
         "no_unk": no_unk,
         "min_new_tokens": min_new_tokens,
+        "force": force or (),
+        "glossary": glossary or (),
+        "keep": keep,
+        "split": split,
         "prefix": prefix,
         "copy_unknown": copy_unknown,
         "attention": attention is not None,

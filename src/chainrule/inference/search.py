@@ -23,12 +23,17 @@ from chainrule.decoding import (
     generate_with_drafts,
 )
 from chainrule.decoding.beam import LENGTH_PENALTY
+from chainrule.decoding.constrained import Phrase, constrained_beam_search
 from chainrule.decoding.parallel import draft_in_parallel, translate_in_parallel
 from chainrule.decoding.speculative import DRAFT_TOKENS, check_draft_tokens
 from chainrule.errors import ConfigError
 from chainrule.inference.drafts import LOOKUP
+from chainrule.inference.phrases import Glossary
 from chainrule.inference.subject import TextModel, TranslationModel
 from chainrule.types import Source
+
+PHRASES = ("force", "glossary", "keep")
+"""Options that decide what a translation contains."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,10 @@ class Search(Controls):
     max_new_tokens: int | None = None  # None: depends on the length of the source
     max_length_ratio: float | None = None  # tokens of a translation per token of its source, at most; None: any number
     min_length: int = 0  # tokens of a translation, its prefix included, at least
+    force: str | Sequence[str] = ()  # phrases that every translation contains
+    glossary: Glossary = ()  # phrases that a translation contains if its source contains others
+    keep: bool = False  # numbers, URLs, e-mail addresses, tags and {placeholders} stay as they are
+    split: bool = False  # lines are paragraphs: translate their sentences separately
     prefix: str = ""  # text with which every translation begins
     copy_unknown: bool = True  # replace <unk> by the source word with the largest attention weight
     attention: bool = False  # return the attention weights
@@ -50,6 +59,10 @@ class Search(Controls):
     refine: int = 0  # mode nar: number of times that the least certain words are predicted again
     draft: Any = None  # a run that drafts for greedy search, or "lookup": drafts from the source and the output so far
     draft_tokens: int = DRAFT_TOKENS  # tokens per draft, at most
+
+    def given(self, *names: str) -> list[str]:
+        """Those of these options that are set."""
+        return [name for name in names if getattr(self, name)]
 
     @property
     def description(self) -> str:
@@ -125,8 +138,12 @@ def _check_controls(search: Search) -> None:
             raise ConfigError(
                 f"{name} is {least}, but max_new_tokens is {search.max_new_tokens}; expected at most as many"
             )
-    if search.mode != "ar" and (names := [*search.controlled, *(["min_length"] if search.min_length else [])]):
+    if search.mode != "ar" and (names := [*search.controlled, *search.given("min_length", *PHRASES)]):
         raise ConfigError(f"--mode {search.mode} takes no {names[0]}; leave it out, or use --mode ar")
+    if search.draft is not None and (names := search.given(*PHRASES)):
+        raise ConfigError(f"--draft takes no {names[0]}, which needs a beam; leave one of them out")
+    if search.split and (search.num_return_sequences > 1 or search.attention or search.prefix):
+        raise ConfigError("--split translates sentences one by one; leave n-best, attention and prefix out")
 
 
 def _check_draft(models: Sequence[TranslationModel], search: Search) -> None:
@@ -150,9 +167,10 @@ def search_translations(
     texts: list[str],
     prompt_BT: Tensor,
     limits: list[int],
+    phrases: list[list[Phrase]],
     search: Search,
 ) -> list[SearchResult]:
-    """The translations of some lines, given each model's source of them, their texts, and length limits."""
+    """The translations of some lines, given each model's source of them, their texts, length limits and phrases."""
     eos, networks = models[0].tokenizer.eos, [one.model for one in models]
     if search.mode != "ar":
         return _in_parallel(networks[0], sources[0], eos, limits, search)
@@ -164,16 +182,18 @@ def search_translations(
             for row, (text, limit) in enumerate(zip(texts, limits, strict=True))
         ]
     stepper: Any = _control(networks[0] if len(networks) == 1 else Ensemble(networks), models[0], search, prompt_BT)
-    found = beam_search(
-        stepper,
-        stepper.start(sources[0] if len(networks) == 1 else sources),
-        prompt_BT,
-        eos=eos,
-        beams=search.num_beams,
-        max_new_tokens=limits,
-        length_penalty=search.length_penalty,
-        num_return_sequences=search.num_return_sequences,
-    )
+    state = stepper.start(sources[0] if len(networks) == 1 else sources)
+    options: dict[str, Any] = {
+        "eos": eos,
+        "beams": search.num_beams,
+        "max_new_tokens": limits,
+        "length_penalty": search.length_penalty,
+        "num_return_sequences": search.num_beams if search.keep else search.num_return_sequences,
+    }
+    if any(phrases):
+        found = constrained_beam_search(stepper, state, prompt_BT, phrases, **options)
+    else:
+        found = beam_search(stepper, state, prompt_BT, **options)
     return [SearchResult(hypotheses) for hypotheses in found]
 
 

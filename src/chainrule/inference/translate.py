@@ -7,9 +7,10 @@ batches; memory holds one window. Several models form an ensemble that averages 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,8 +21,11 @@ from chainrule.data.pairs import pad_sources
 from chainrule.decoding import DraftStatistics, Hypothesis
 from chainrule.decoding.limits import length_limit
 from chainrule.errors import ConfigError
+from chainrule.inference.phrases import LinePhrases, PhraseBook
 from chainrule.inference.search import Search, SearchResult, check_search, search_translations
 from chainrule.inference.subject import TranslationModel
+from chainrule.text.protected import keeps, repair
+from chainrule.text.sentences import join_sentences, split_sentences
 from chainrule.text.tokenizers import Tokenizer
 
 FIRST_WINDOW, LAST_WINDOW = 8, 1024
@@ -59,6 +63,7 @@ class _Line:
     number: int
     text: str
     rows: list[list[int]]
+    contains: LinePhrases  # what its translation must contain
 
     @property
     def length(self) -> int:
@@ -70,23 +75,57 @@ def translate_lines(
 ) -> Iterator[list[Translation]]:
     """The translations of each line, best first, in the order of the lines. An empty line stays empty."""
     check_search(models, search)
+    if search.split:
+        yield from _translate_paragraphs(models, lines, search)
+        return
+    yield from _translate_numbered(models, enumerate(lines, start=1), search)
+
+
+def _translate_paragraphs(
+    models: Sequence[TranslationModel], lines: Iterable[str], search: Search
+) -> Iterator[list[Translation]]:
+    """The translation of each line, sentence by sentence."""
+    counts: deque[int] = deque()  # sentences of the lines that were read and not yet answered
+
+    def sentences() -> Iterator[tuple[int, str]]:
+        for number, line in enumerate(lines, start=1):
+            parts = split_sentences(line) or [""]
+            counts.append(len(parts))
+            yield from ((number, part) for part in parts)
+
+    found = _translate_numbered(models, sentences(), search)
+    for first, *_ in found:
+        parts = [first, *(next(found)[0] for _ in range(counts.popleft() - 1))]
+        tokens, log_prob = sum(part.tokens for part in parts), sum(part.log_prob for part in parts)
+        score = sum(part.score for part in parts) / len(parts)
+        yield [Translation(join_sentences([part.text for part in parts]), score, log_prob, tokens)]
+
+
+def _translate_numbered(
+    models: Sequence[TranslationModel], lines: Iterable[tuple[int, str]], search: Search
+) -> Iterator[list[Translation]]:
+    """The translations of lines with their numbers."""
+    book = PhraseBook(models[0].tokenizer, search.force, search.glossary, keep=search.keep)
     # With a batch size of 1 no line has to wait for another, so that whoever types one is answered at once.
     sizes = (FIRST_WINDOW, LAST_WINDOW) if search.batch_size > 1 else (1, 1)
-    for window in in_windows(enumerate(lines, start=1), *sizes):
-        yield from _translate_window(models, window, search)
+    for window in in_windows(lines, *sizes):
+        yield from _translate_window(models, [_line(models, number, text, book) for number, text in window], search)
+
+
+def _line(models: Sequence[TranslationModel], number: int, text: str, book: PhraseBook) -> _Line:
+    rows = [one.encode_source(text, number) for one in models] if text.strip() else [[]]
+    return _Line(number, text, rows, book.of(text) if book else LinePhrases())
 
 
 def _translate_window(
-    models: Sequence[TranslationModel], window: list[tuple[int, str]], search: Search
+    models: Sequence[TranslationModel], lines: list[_Line], search: Search
 ) -> Iterator[list[Translation]]:
-    lines = [
-        _Line(number, text, [one.encode_source(text, number) for one in models] if text.strip() else [[]])
-        for number, text in window
-    ]
     waiting = [line for line in lines if line.length]  # the others have nothing that the tokeniser keeps
     # The longest first, so that a shortage of memory shows at once.
     batches = by_length(
-        [(line.length + 1) * search.num_beams for line in waiting], max_tokens=BATCH_TOKENS, max_rows=search.batch_size
+        [(line.length + 1) * (1 + line.contains.tokens) * search.num_beams for line in waiting],
+        max_tokens=BATCH_TOKENS,
+        max_rows=search.batch_size,
     )
     found = iter(map_batches(batches, lambda batch: _translate_batch(models, [waiting[i] for i in batch], search)))
     return (next(found) if line.length else [Translation("")] for line in lines)
@@ -106,14 +145,24 @@ def _translate_batch(
     texts = [line.text for line in lines]
     # One line is too little work for several threads: they would wait for one another longer than they compute.
     with threads(1) if len(lines) == 1 else nullcontext(), evaluating(first.model):
-        results = search_translations(models, sources, texts, prompt_BT, limits, search)
+        phrases = [line.contains.within(limit) for line, limit in zip(lines, limits, strict=True)]
+        results = search_translations(models, sources, texts, prompt_BT, limits, phrases, search)
         for line, result in zip(lines, results, strict=True):
-            yield [_translation(first, line, given, one, search, result) for one in result.hypotheses]
+            found = [_translation(first, line, given, one, search, result) for one in result.hypotheses]
+            yield _keep(found, line.contains.protected, search)
+
+
+def _keep(found: list[Translation], protected: dict[str, int], search: Search) -> list[Translation]:
+    """The best translations with each protected string as often as in the source; the others are repaired."""
+    if not search.keep:
+        return found
+    ordered = sorted(found, key=lambda one: not keeps(one.text, protected))  # the order of the others is unchanged
+    return [replace(one, text=repair(one.text, protected)) for one in ordered[: search.num_return_sequences]]
 
 
 def _limit(models: Sequence[TranslationModel], line: _Line, search: Search, given: int) -> int:
     """The maximum number of tokens of a translation after the given prefix."""
-    limit = search.max_new_tokens or length_limit(line.length, None)
+    limit = search.max_new_tokens or length_limit(line.length, None) + line.contains.tokens
     if search.max_length_ratio is not None:
         limit = max(1, min(limit, int(search.max_length_ratio * line.length + 1e-9) - given))
     windows: list[int] = [one.model.window for one in models if one.model.window is not None]
@@ -138,8 +187,12 @@ def _translation(
     text = tokenizer.decode(tokens)
     unknown = search.copy_unknown and tokenizer.unk in tokens and subject.model.attends
     attention = _attention(subject, line, tokens) if search.attention or unknown else None
-    if unknown and attention is not None:
-        text = _copy_unknown(text, tokens, attention, tokenizer)
+    copies = _copies(tokens, attention, tokenizer) if unknown and attention is not None else []
+    if kept := line.contains.unwritable:
+        copies = [*kept, *copies[len(kept) :]]
+    if copies and tokenizer.unk is not None:
+        remaining = iter(copies)
+        text = re.sub(re.escape(tokenizer.piece(tokenizer.unk)), lambda match: next(remaining, match[0]), text)
     return Translation(
         text,
         hypothesis.score,
@@ -163,13 +216,11 @@ def _attention(subject: TranslationModel, line: _Line, tokens: list[int]) -> Att
     )
 
 
-def _copy_unknown(text: str, tokens: list[int], attention: Attention, tokenizer: Tokenizer) -> str:
-    """The text with each unknown word replaced by the source word with the largest attention weight."""
-    assert tokenizer.unk is not None
+def _copies(tokens: list[int], attention: Attention, tokenizer: Tokenizer) -> list[str]:
+    """For each unknown word of a translation, the source word with the largest attention weight."""
     words = len(attention.source) - 1  # without the end of the line
-    copies = iter(
+    return [
         attention.source[max(range(words), key=weights.__getitem__)]
         for token, weights in zip(tokens, attention.weights, strict=False)
         if token == tokenizer.unk
-    )
-    return re.sub(re.escape(tokenizer.piece(tokenizer.unk)), lambda match: next(copies, match[0]), text)
+    ]

@@ -1,0 +1,122 @@
+"""What the translation of a line must contain: forced words, the entries of a glossary, and protected strings."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chainrule.decoding.constrained import Phrase
+from chainrule.errors import ConfigError, DataError
+from chainrule.text.protected import protected_strings
+from chainrule.text.readers import lines_in, open_texts
+from chainrule.text.tokenizers import Tokenizer
+
+Glossary = Mapping[str, str] | Sequence[tuple[str, str]] | str | Path
+"""Source phrases and what they are translated as, or the path of a file of them."""
+
+
+@dataclass(frozen=True)
+class LinePhrases:
+    """What the translation of a line must contain."""
+
+    phrases: list[Phrase] = field(default_factory=list)
+    protected: dict[str, int] = field(default_factory=dict)  # protected strings, and how often each occurs
+    unwritable: list[str] = field(default_factory=list)  # those that take the place of <unk>, in order
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that all phrases need, at most."""
+        return sum(phrase.count * max(map(len, phrase.spellings)) for phrase in self.phrases)
+
+    def within(self, limit: int) -> list[Phrase]:
+        """The phrases to write in `limit` tokens: without the protected strings if these are too long."""
+        return self.phrases if self.tokens <= limit else [phrase for phrase in self.phrases if not phrase.exact]
+
+
+def read_glossary(path: str | Path) -> list[tuple[str, str]]:
+    """The entries of a file with one `source phrase TAB target phrase` per line; empty lines are skipped."""
+    entries = []
+    for number, line in enumerate(lines_in(open_texts([path])), start=1):
+        if not line.strip():
+            continue
+        parts = [part.strip() for part in line.split("\t")]
+        if len(parts) != 2 or not all(parts):
+            raise DataError(
+                f"line {number} of {Path(path).name} is {line[:60]!r}; expected a source phrase, a tab and a target "
+                "phrase"
+            )
+        entries.append((parts[0], parts[1]))
+    return entries
+
+
+class PhraseBook:
+    """The phrases of lines, for one target tokeniser."""
+
+    def __init__(self, tokenizer: Tokenizer, force: str | Sequence[str], glossary: Glossary, *, keep: bool) -> None:
+        self.tokenizer, self.keep = tokenizer, keep
+        self.force = [force] if isinstance(force, str) else list(dict.fromkeys(force))
+        self.glossary = dict(read_glossary(glossary) if isinstance(glossary, str | Path) else glossary)
+        for text in (*self.force, *self.glossary.values()):
+            self._check(text)
+        self._entries = _matcher(list(self.glossary))
+
+    def __bool__(self) -> bool:
+        return self.keep or bool(self.force or self.glossary)
+
+    def of(self, line: str) -> LinePhrases:
+        """The phrases of a line."""
+        found = [match[0] for match in self._entries.finditer(line)] if self._entries else []
+        wanted = dict.fromkeys([*self.force, *(self.glossary[source] for source in found)], 1)
+        protected = dict(Counter(protected_strings(line))) if self.keep else {}
+        phrases = [Phrase(self._spellings(text)) for text in wanted if text not in protected]
+        unwritable = []
+        for text, count in protected.items():
+            if self._writable(text):
+                phrases.append(Phrase(self._spellings(text), count, exact=True))
+            else:
+                unwritable += [text] * count
+        if unwritable and self.tokenizer.unk is not None:
+            unwritable.sort(key=line.index)
+            phrases.append(Phrase(((self.tokenizer.unk,),), len(unwritable)))
+        return LinePhrases(phrases, protected, unwritable)
+
+    def _spellings(self, text: str) -> tuple[tuple[int, ...], ...]:
+        """The tokens of a text at the beginning of a line, and after a space."""
+        ways = [text, f" {text}"] if self.tokenizer.spaces_matter else [text]
+        return tuple(dict.fromkeys(tuple(self.tokenizer.encode(way)) for way in ways))
+
+    def _writable(self, text: str) -> bool:
+        tokens = self.tokenizer.encode(text)
+        return self.tokenizer.unk not in tokens and self.tokenizer.decode(tokens).strip() == text.strip()
+
+    def _check(self, text: str) -> None:
+        if not text.strip():
+            raise ConfigError("a forced phrase is empty; give at least one word")
+        if not self._writable(text):
+            written = self.tokenizer.decode(self.tokenizer.encode(text)).strip()
+            raise ConfigError(
+                f"the phrase '{text}' cannot be forced: the tokens of this run write it as '{written}'; give words "
+                "that it can write, or train with a subword tokeniser"
+            )
+
+
+def _matcher(phrases: list[str]) -> re.Pattern[str] | None:
+    """Finds whole words, the longest phrase first; Chinese and Japanese have no spaces between words."""
+    if not phrases:
+        return None
+    longest_first = sorted(phrases, key=len, reverse=True)
+    return re.compile("|".join(_bounded(phrase) for phrase in longest_first))
+
+
+def _bounded(phrase: str) -> str:
+    before = r"(?<!\w)" if _spaced(phrase[0]) else ""
+    after = r"(?!\w)" if _spaced(phrase[-1]) else ""
+    return before + re.escape(phrase) + after
+
+
+def _spaced(sign: str) -> bool:
+    """Whether a character belongs to words that spaces separate."""
+    return sign.isalnum() and sign < "\u2e80"
