@@ -125,8 +125,14 @@ def test_only_n_grams_and_known_formats_are_exported(trained: Path, tmp_path: Pa
     code, _, err = chainrule("export", tmp_path / "rnn", tmp_path / "x")
     assert code == 2
     assert err == (
-        f"chainrule: {tmp_path / 'rnn'} is a run of the model rnn, but the ARPA format is for n-gram models; "
-        "give a run of --model ngram\n"
+        f"chainrule: {tmp_path / 'rnn'} is a run of the model rnn, which no format represents; give --to word2vec to "
+        "export its word vectors alone\n"
+    )
+    code, _, err = chainrule("export", tmp_path / "rnn", tmp_path / "x", "--to", "arpa")
+    assert code == 2
+    assert err == (
+        f"chainrule: {tmp_path / 'rnn'} cannot be exported as arpa: the model is rnn, but an ARPA file holds n-grams; "
+        "train with --model ngram\n"
     )
     assert not (tmp_path / "x").exists()
 
@@ -157,10 +163,10 @@ def gpt(trained: Path) -> Path:
 
 
 def test_an_exported_folder_is_imported_unchanged(gpt: Path, tmp_path: Path, chainrule: Call) -> None:
-    code, out, err = chainrule("export", gpt, tmp_path / "folder", "--to", "hf", "--json")
+    code, out, err = chainrule("export", gpt, tmp_path / "folder", "--json")  # hf suits the run
     assert (code, err) == (0, "")
     size = sum(file.stat().st_size for file in (tmp_path / "folder").iterdir())
-    assert json.loads(out) == {"path": str(tmp_path / "folder"), "bytes": size}
+    assert json.loads(out) == {"path": str(tmp_path / "folder"), "format": "hf", "bytes": size}
     code, out, err = chainrule("import", tmp_path / "folder", "--out", tmp_path / "back", "--json")
     assert (code, err) == (0, "")
     made, run, back = json.loads(out), cr.load(gpt), cr.load(tmp_path / "back")
@@ -202,3 +208,69 @@ def test_an_unknown_package_is_an_error(tmp_path: Path, chainrule: Call) -> None
     assert code == 2
     assert err.startswith("chainrule: ")
     assert err.count("\n") == 1
+
+
+# Formats that a training is for
+
+
+def test_all_obstacles_are_named_before_training(trained: Path, tmp_path: Path, chainrule: Call) -> None:
+    data, out = trained / "text.txt", tmp_path / "run"
+    options = (
+        "--model",
+        "transformer",
+        "--set",
+        "model.norm=post",
+        "--output",
+        "hierarchical",
+        "--set",
+        "model.tied=false",
+    )
+    code, _, err = chainrule("train", data, *options, "--tokenizer", "word", "--for", "hf", "--out", out)
+    assert (code, err) == (
+        2,
+        "chainrule: the run cannot be exported as hf: (1) model.norm is post, but GPT-2 and GPT-NeoX are pre-norm; (2) "
+        "the output layer is hierarchical, which has no vector per word; train with --set model.norm=pre --output "
+        "softmax\n",
+    )
+    code, _, err = chainrule("train", data, "--model", "lstm", "--for", "hf", "--out", out)
+    assert (code, err) == (
+        2,
+        "chainrule: the run cannot be exported as hf: the model lstm has no counterpart in Hugging Face (transformer, "
+        "bert, t5, seq2seq-transformer have one); train with --model transformer\n",
+    )
+    code, _, err = chainrule(
+        "train", data, "--model", "ngram", "--for", "word2vec", "--tokenizer", "byte", "--out", out
+    )
+    assert (code, err) == (
+        2,
+        "chainrule: the run cannot be exported as word2vec: (1) the model is ngram, which has no word vectors; (2) the "
+        "space is a token of the tokeniser byte, but separates words; train with --model word2vec --tokenizer word\n",
+    )
+    code, _, err = chainrule("train", data, "--model", "ngram", "--for", "arp", "--out", out)
+    assert (code, err) == (2, "chainrule: unknown format 'arp': did you mean 'arpa'? Known: arpa, hf, word2vec\n")
+    assert not out.exists()
+
+
+def test_the_tokeniser_that_is_chosen_from_the_text_is_checked_too(
+    trained: Path, tmp_path: Path, chainrule: Call
+) -> None:
+    chinese, out = tmp_path / "poems.txt", tmp_path / "run"
+    chinese.write_text("床前明月光，疑是地上霜。\n舉頭望明月，低頭思故鄉。\n" * 30, encoding="utf-8")
+    code, _, err = chainrule("train", chinese, "--model", "ngram", "--for", "arpa", "--out", out)
+    assert code == 2
+    assert err.splitlines()[-1] == (
+        "chainrule: the run cannot be exported as arpa: the context extends across line ends by default for the "
+        "tokeniser char; train with --set model.across_lines=false"
+    )
+    assert not (out / "config.toml").exists()
+    kept = ("--set", "model.across_lines=false")
+    assert chainrule("train", chinese, "--model", "ngram", "--for", "arpa", "--out", out, *kept)[0] == 0
+    assert chainrule("export", out, tmp_path / "x.arpa")[0] == 0
+
+
+def test_a_default_transformer_passes_the_check_and_is_exported(trained: Path, tmp_path: Path) -> None:
+    small = {"model": {"embedding": 8, "layers": 1, "heads": 2}}
+    run = cr.train(
+        trained / "text.txt", model="transformer", export_to="hf", steps=1, out=tmp_path / "run", settings=small
+    )
+    assert export(run.folder.path, tmp_path / "folder").path == tmp_path / "folder"

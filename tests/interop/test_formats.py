@@ -68,7 +68,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_family_belongs_to_a_model() -> None:
-    assert list(BY_MODEL_TYPE) == ["gpt2", "bert", "roberta", "distilbert", "t5", "marian"]
+    assert list(BY_MODEL_TYPE) == [*("gpt2", "gpt_neox", "bert", "roberta", "distilbert", "t5", "marian", "pegasus")]
     assert set(BY_MODEL_TYPE.values()) == set(BY_MODEL.values())
     assert set(BY_MODEL) <= set(MODELS.names())
 

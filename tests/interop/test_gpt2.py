@@ -221,7 +221,8 @@ def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
 
     file = folder / "config.json"
     assert message(model_type="llama") == (
-        f"{folder} has a model of the type 'llama'; supported are gpt2, bert, roberta, distilbert, t5, marian"
+        f"{folder} has a model of the type 'llama'; supported are gpt2, gpt_neox, bert, roberta, "
+        "distilbert, t5, marian, pegasus"
     )
     assert message(n_head=...) == f"{file} has no n_head; restore the file that came with the model"
     assert message(scale_attn_by_inverse_layer_idx=True) == (

@@ -127,6 +127,86 @@ def test_every_shape_of_a_language_model(options: dict[str, Any], texts: Path, t
     assert max_difference(back(Batch(tokens_BT, tokens_BT)).hidden_BTD @ back.output.weight_VD.T, ours_BTV) < 1e-5
 
 
+FORMS: list[tuple[dict[str, Any], bool]] = [  # options and whether the output layer has a bias
+    ({}, True),  # the default form
+    ({}, False),
+    ({"bias": True, "eps": 0.01, "activation": "gelu"}, True),
+    ({"tied": False, "feedforward": 20}, True),
+    ({"positions": "learned"}, True),
+    ({"positions": "sinusoidal", "bias": True}, True),
+    ({"positions": "none"}, False),
+]
+
+
+@pytest.mark.parametrize(("options", "output_bias"), FORMS)
+@torch.no_grad()
+def test_every_pre_norm_form_is_exported_and_imported(
+    options: dict[str, Any], output_bias: bool, texts: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    settings = {"model": {**SMALL, **options}, "output": {"bias": output_bias}}
+    run = trained(texts, tmp_path / "run", "transformer", "char", settings)
+    exported(run, tmp_path / "folder")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
+    assert theirs.config.model_type == ("gpt2" if options.get("positions") else "gpt_neox")
+    tokens_BT = torch.randint(0, run.tokenizer.vocab_size, (3, 60), generator=torch.Generator().manual_seed(1))
+    ours_BTD = run.model(Batch(tokens_BT, tokens_BT)).hidden_BTD
+    bias_V = run.model.output.bias_V if output_bias else torch.zeros(run.tokenizer.vocab_size)
+    ours_BTV, theirs_BTV = ours_BTD @ run.model.output.weight_VD.T + bias_V, theirs(tokens_BT).logits
+    assert max_difference(ours_BTV, theirs_BTV) < 1e-4
+    row_1T = tokens_BT[:1, :20]
+    greedy = {"do_sample": False, "max_new_tokens": 20, "eos_token_id": None}
+    written_1T = theirs.generate(row_1T, attention_mask=torch.ones_like(row_1T), **greedy)
+    for _ in range(20):
+        hidden_BTD = run.model(Batch(row_1T, row_1T)).hidden_BTD
+        row_1T = torch.cat([row_1T, run.model.output(hidden_BTD[:, -1]).argmax(1, keepdim=True)], 1)
+    assert written_1T.tolist() == row_1T.tolist()
+    back = cr.import_model(tmp_path / "folder", tmp_path / "back")
+    assert back.parameters <= run.parameters + (options.get("positions") is not None) * 10_000
+    ours_BT, again_BT = run.model.log_probs(tokens_BT), back.model.log_probs(tokens_BT)
+    assert max_difference(again_BT, ours_BT) < 1e-4
+    if not options:
+        assert back.model.config == run.model.config.model_copy(update={"feedforward": 64})
+        assert back.parameters == run.parameters
+
+
+@torch.no_grad()
+def test_gpt_neox_is_imported_and_exported(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM
+
+    sizes = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = {**sizes, "intermediate_size": 48, "max_position_embeddings": 64, "hidden_act": "gelu"}
+    end = {"bos_token_id": 399, "eos_token_id": 399, "attn_implementation": "eager"}
+
+    def folder(name: str, **changes: Any) -> tuple[Any, Path]:
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
+        values = {"use_parallel_residual": False, "rope_parameters": rope} | changes
+        torch.manual_seed(0)
+        theirs = perturbed(GPTNeoXForCausalLM(GPTNeoXConfig(**config, **end, **values)))
+        return theirs, saved(theirs, byte_level(), tmp_path / name)
+
+    theirs, place = folder("in")
+    run = cr.import_model(place, tmp_path / "run")
+    tokens_BT = torch.randint(0, 400, (2, 64), generator=torch.Generator().manual_seed(1))
+    ours_BTD = run.model(Batch(tokens_BT, tokens_BT)).hidden_BTD
+    assert max_difference(ours_BTD @ run.model.output.weight_VD.T, theirs(tokens_BT).logits) < 1e-4
+    exported(run, tmp_path / "out")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "out", attn_implementation="eager").eval()
+    assert torch.equal(again(tokens_BT).logits, theirs(tokens_BT).logits)
+    parallel = folder("parallel", use_parallel_residual=True)[1]
+    assert error_message(cr.import_model, parallel, tmp_path / "no") == (
+        f"{parallel / 'config.json'} has use_parallel_residual = true; supported are only models whose attention and "
+        "feed-forward layers are in sequence"
+    )
+    rope = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25}
+    other = folder("other", rope_parameters=rope)[1]
+    assert error_message(cr.import_model, other, tmp_path / "no") == (
+        f"{other / 'config.json'} has rotary positions of type default and base 500 on 2 of 8 components of a head; "
+        "supported are only type default and base 10000 on all of them"
+    )
+
+
 @torch.no_grad()
 def test_gpt2_is_imported_and_exported(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
@@ -173,6 +253,10 @@ def assert_same_translator(theirs: Any, run: Any) -> None:
     [
         ("t5", "char", {"sentinels": 5}),
         ("t5", "unigram", {"gated": True, "activation": "gelu-tanh", "tied": False, "eps": 0.01}),
+        ("seq2seq-transformer", "bpe", {}),  # the default form
+        ("seq2seq-transformer", "char", {"bias": True, "activation": "swish"}),
+        ("seq2seq-transformer", "char", {"tied": False}),
+        ("seq2seq-transformer", "word", {"shared": False}),
         ("seq2seq-transformer", "bpe", {"norm": "post", "bias": True, "activation": "swish"}),
         ("seq2seq-transformer", "char", {"norm": "post", "activation": "relu", "tied": False}),
         ("seq2seq-transformer", "byte", {"norm": "post", "shared": False, "activation": "gelu"}),
@@ -291,55 +375,42 @@ def test_runs_without_a_counterpart_are_refused(texts: Path, tmp_path: Path) -> 
         assert not out.exists()
         return found.replace(str(place), "RUN")
 
-    assert message("transformer", {"model": SMALL}) == (
-        "the run has model.positions = rotary, but GPT-2 has learned positions; train with --set "
-        "model.positions=learned"
-    )
-    post = {"model": {**SMALL, "positions": "learned", "norm": "post"}}
-    assert message("transformer", post) == (
-        "the run has model.norm = post, but GPT-2 is pre-norm; train with --set model.norm=pre"
-    )
-    assert message("transformer", {"model": GPT2["model"]}) == (
-        "the run has a bias in its output layer, but GPT-2 has none; train with --set output.bias=false"
-    )
-    tree = {"model": {**GPT2["model"], "tied": False}, "output": {"name": "hierarchical"}}
+    cannot = "RUN cannot be exported as hf: "
+    tree = {"model": {**SMALL, "norm": "post", "tied": False}, "output": {"name": "hierarchical"}}
     place = tmp_path / "tree"
-    cr.train(texts / "text.txt", model="transformer", tokenizer="char", steps=1, out=place, settings=tree)
+    tree["tokenizer"] = {"split": "unicode"}
+    cr.train(texts / "text.txt", model="transformer", tokenizer="word", steps=1, out=place, settings=tree)
     assert error_message(export, place, tmp_path / "out", to="hf") == (
-        "the run has the output layer hierarchical, but GPT-2 has one vector per word; train with --output softmax"
+        f"{place} cannot be exported as hf: (1) model.norm is post, but GPT-2 and GPT-NeoX are pre-norm; (2) the "
+        "output layer is hierarchical, which has no vector per word; (3) the tokeniser is word with split = unicode, "
+        "which tokenizer.json cannot represent; train with --set model.norm=pre --output softmax --set "
+        "tokenizer.split=space"
     )
-    assert message("transformer", {**GPT2, "tokenizer": {"split": "unicode"}}, "word") == (
-        "the tokeniser of the run is word with split = unicode, which tokenizer.json cannot represent; train with "
-        "--tokenizer byte, char, word, bpe or unigram"
+    assert message("seq2seq-transformer", {"model": {**SIDES, "positions": "rotary"}}) == (
+        f"{cannot}model.positions is rotary, but Marian and Pegasus have sinusoidal positions; train with --set "
+        "model.positions=sinusoidal"
     )
-    assert message("seq2seq-transformer", {"model": SIDES}) == (
-        "the run has model.norm = pre, but Marian is post-norm; train with --set model.norm=post"
-    )
-    separate = {"model": {**SIDES, "norm": "post"}, "tokenizer": {"joint": False}}
-    assert message("seq2seq-transformer", separate) == (
-        "the run has separate tokenisers for source and target, but a folder has one; train with --set "
+    assert message("seq2seq-transformer", {"model": SIDES, "tokenizer": {"joint": False}}) == (
+        f"{cannot}source and target have separate tokenisers, but a folder has one; train with --set "
         "tokenizer.joint=true"
     )
-    unshared = {"model": {**SIDES, "shared": False}, "output": {"bias": False}}
-    assert message("t5", unshared) == (
-        "the run has separate embeddings for source and target (model.shared = false), but T5 has one; train with "
-        "--set model.shared=true"
+    assert message("t5", {"model": {**SIDES, "shared": False}}) == (
+        f"{cannot}(1) the output layer has a bias, but T5 has none; (2) source and target have separate embeddings "
+        "(model.shared is false), but T5 has one; train with --set output.bias=false --set model.shared=true"
     )
     small = {"width": 8, "layers": 1, "heads": 2, "positions": 16}
-    assert message("bert", {"model": {**small, "kind": "roberta"}}) == (
-        "RoBERTa computes positions from the padding tokens, but the padding of the run is a word of its tokeniser; "
-        "train with --set model.kind=bert"
-    )
     assert message("bert", {"model": {**small, "kind": "roberta", "activation": "relu"}}) == (
-        "the run has model.activation = relu, but the head of RoBERTa has gelu; train with --set model.activation=gelu"
+        f"{cannot}(1) model.activation is relu, but the head of RoBERTa has gelu; (2) RoBERTa computes positions from "
+        "padding tokens, but the padding of the run is a word of its tokeniser; train with --set "
+        "model.activation=gelu --set model.kind=bert"
     )
     assert message("bert", {"model": {**small, "kind": "distilbert", "eps": 1e-5}}) == (
-        "the run has model.eps = 1e-05, but DistilBERT has 1e-12; train with --set model.eps=1e-12"
+        f"{cannot}model.eps is 1e-05, but DistilBERT has 1e-12; train with --set model.eps=1e-12"
     )
     cr.train(texts / "text.txt", model="ngram", tokenizer="char", out=tmp_path / "ngram")
     assert error_message(export, tmp_path / "ngram", tmp_path / "out", to="hf") == (
-        f"{tmp_path / 'ngram'} is a run of the model ngram, which has no counterpart in Hugging Face; give a run of "
-        "--model transformer, bert, t5, seq2seq-transformer"
+        f"{tmp_path / 'ngram'} cannot be exported as hf: the model ngram has no counterpart in Hugging Face "
+        "(transformer, bert, t5, seq2seq-transformer have one); train with --model transformer"
     )
 
 

@@ -300,8 +300,7 @@ def test_a_source_or_target_beyond_the_context_is_refused() -> None:
     [
         (
             {"encoder_ffn_dim": 32},
-            "encoder_ffn_dim is 32 and decoder_ffn_dim is 24; supported are only Marian models with the same value for "
-            "both",
+            "encoder_ffn_dim is 32 and decoder_ffn_dim is 24; supported are only models with the same value for both",
         ),
         (
             {"activation_function": "tanh"},

@@ -20,6 +20,14 @@ def distill(
         ),
     ],
     out: Annotated[Path, typer.Option(help="File of the new pairs, .tsv or .jsonl.")],
+    reverse: Annotated[
+        bool,
+        typer.Option(
+            "--reverse",
+            help="Back-translation: write each translation as the source and its line as the target, to train a "
+            "translator of the other direction.",
+        ),
+    ] = False,
     num_beams: Beams = None,
     length_penalty: LengthPenalty = None,
     batch_size: BatchSize = 32,
@@ -39,6 +47,7 @@ def distill(
             load_for("distill", TranslatorRun, teacher),
             data,
             out,
+            reverse=reverse,
             progress=progress,
             **given_options({"num_beams": num_beams, "length_penalty": length_penalty, "batch_size": batch_size}),
         )

@@ -16,18 +16,22 @@ def export(
         Path, typer.Argument(metavar="PATH", help="File to write, compressed if its name ends in .gz; for hf a folder.")
     ],
     to: Annotated[
-        str, typer.Option(help="Format: arpa (n-gram models), hf (Hugging Face) or word2vec (word vectors).")
-    ] = "arpa",
+        str | None,
+        typer.Option(
+            help="Format: arpa (n-gram models), hf (Hugging Face) or word2vec (word vectors); by default the one that "
+            "suits the run."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Export a run to a file format of other tools."""
-    from chainrule.interop.formats import FORMATS
     from chainrule.interop.formats import export as export_run
+    from chainrule.interop.formats import find_format, format_for
 
-    unit = FORMATS[to].export_unit if to in FORMATS else "parts"
-    with show_progress("exporting", unit) as progress:
-        done = export_run(run, path, to=to, progress=progress)
-    record: dict[str, Any] = {"path": str(done.path), "bytes": done.bytes}
+    chosen = format_for(run) if to is None else find_format(to)
+    with show_progress("exporting", chosen.export_unit) as progress:
+        done = export_run(run, path, to=chosen.name, progress=progress)
+    record: dict[str, Any] = {"path": str(done.path), "format": chosen.name, "bytes": done.bytes}
     record |= {} if done.words is None else {"words": done.words, "vector_size": done.vector_size}
     if json:
         print_json({**record, "ngrams": list(done.ngrams)} if done.ngrams else record)

@@ -85,6 +85,15 @@ Minutes = Annotated[
     typer.Option(help="Budget in minutes, validations included (default: 5 if no budget is given; n-grams: none)."),
 ]
 
+ExportTo = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="FORMAT",
+        help="Check before training that the run can be exported: hf, arpa or word2vec.",
+    ),
+]
+
 
 def train(
     data: Data = None,
@@ -111,6 +120,7 @@ def train(
     device: Annotated[str | None, typer.Option(help="Device: auto (default), cpu, cuda or mps.")] = None,
     field: Field = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/MODEL-TEXT).")] = None,
+    export_to: ExportTo = None,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
@@ -144,6 +154,7 @@ def train(
             device=device,
             field=field,
             out=out,
+            export_to=export_to,
             settings=parse_settings(settings or []),
             listener=listener,
         )

@@ -30,23 +30,28 @@ def distill(
     data: Sequence[str | Path],
     out: str | Path,
     *,
+    reverse: bool = False,
     progress: Progress | None = None,
     **search: Any,
 ) -> int:
-    """Write source and translation of every source line of `data` to the .tsv or .jsonl file `out` -> their number."""
+    """Write source and translation of every source line of `data` to the .tsv or .jsonl file `out` -> their number.
+
+    With `reverse`, the translation is written as the source and the line as the target: back-translation (Sennrich,
+    Haddow & Birch, "Improving Neural Machine Translation Models with Monolingual Data", 2016).
+    """
     out = Path(out)
     if out.suffix not in SUFFIXES:
         raise ConfigError(f"--out is {out}; expected the name of a .tsv or .jsonl file")
     check_file(out)
     texts = _open_sources(teacher, data)
     total = sum(1 for _ in lines_in(texts))
-    partial = out.with_name(f"{out.name}.{_key(teacher, texts, search)}.partial")
+    partial = out.with_name(f"{out.name}.{_key(teacher, texts, search, reverse)}.partial")
     if out.exists() and not partial.exists():
         raise ConfigError(f"{out} already exists; delete it, or choose another --out")
     done = _cut_partial_line(partial)
     with disk_errors(partial), _open_to_append(partial) as file:
         for source, target in _translate(teacher, texts, done, search):
-            file.write(_format_pair(out.suffix, source, target))
+            file.write(_format_pair(out.suffix, *((target, source) if reverse else (source, target))))
             file.flush()
             done += 1
             if progress:
@@ -56,9 +61,10 @@ def distill(
     return done
 
 
-def _key(teacher: TranslatorRun, texts: Texts, search: dict[str, Any]) -> str:
-    """Eight digits that identify teacher, sources and search, so that only the same work is resumed."""
+def _key(teacher: TranslatorRun, texts: Texts, search: dict[str, Any], reverse: bool) -> str:
+    """Eight digits that identify teacher, sources, search and order, so that only the same work is resumed."""
     request = f"{teacher.fingerprint.hex()} {texts.fingerprint()} {teacher.search_options(search)}"
+    request += " reverse" if reverse else ""
     return hashlib.blake2b(request.encode(), digest_size=4).hexdigest()
 
 

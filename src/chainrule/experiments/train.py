@@ -9,11 +9,12 @@ from typing import Any
 from chainrule.config import RunConfig
 from chainrule.data.in_memory import Columns, Data, corpus_paths, joined_paths
 from chainrule.experiments.mix import train_mixture
+from chainrule.interop.formats import find_format
 from chainrule.runs.base import Run
 from chainrule.runs.load import load
 from chainrule.tasks.task import task_of
 from chainrule.training.display import display_for
-from chainrule.training.fit import fit
+from chainrule.training.fit import Check, fit
 from chainrule.training.fitting.fitting import TrainingListener
 from chainrule.training.request import BUDGET, default_folder, make_config, resumed_config
 
@@ -42,6 +43,7 @@ def train(
     source_field: str | None = None,
     target_field: str | None = None,
     out: str | Path | None = None,
+    export_to: str | None = None,
     settings: Mapping[str, Any] | None = None,
     progress: bool = True,
     listener: TrainingListener | None = None,
@@ -73,6 +75,7 @@ def train(
         source_field: Name of the column or JSON field with the sources. None: "source".
         target_field: Name of the column or JSON field with the targets. None: "target".
         out: Folder of the run. None: runs/MODEL-TEXT.
+        export_to: Name of a format. Options that it cannot represent are refused before training.
         settings: Further options, nested as in config.toml; they win over the others.
         progress: Whether progress is shown on a terminal or in a notebook; elsewhere nothing is.
         listener: Receives messages (`note`), the bytes tokenised (`tokenized`) and training steps (`update`) instead.
@@ -113,10 +116,13 @@ def train(
     named["data"] |= {"train": joined_paths(data, columns), "valid": corpus_paths(valid, columns)}
     whole = make_config(config, named, settings or {})
     folder = Path(out) if out else default_folder(whole)
+    check = None if export_to is None else find_format(export_to).check
+    if check is not None:
+        check(whole)
     with display_for(listener, progress) as shown:
         if "parts" in whole.model.options:  # a recipe for a mixture
             return train_mixture(whole, folder, shown)
-        return fit_run(whole, folder, shown)
+        return fit_run(whole, folder, shown, check)
 
 
 def _columns(config: RunConfig) -> Columns:
@@ -124,9 +130,14 @@ def _columns(config: RunConfig) -> Columns:
     return task_of(config).columns(config.data)
 
 
-def fit_run(config: RunConfig, out: str | Path, listener: TrainingListener | None = None) -> Run:
-    """Train what a configuration describes -> its run, which keeps the model and the data in memory."""
-    fitted = fit(config, out, listener)
+def fit_run(
+    config: RunConfig, out: str | Path, listener: TrainingListener | None = None, check: Check | None = None
+) -> Run:
+    """Train what a configuration describes -> its run, which keeps the model and the data in memory.
+
+    `check` is called before the first step with the options that are known by then.
+    """
+    fitted = fit(config, out, listener, check)
     run = load(fitted.folder.path)
     run.keep(fitted.model, fitted.corpus)
     return run

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 from chainrule.base.progress import Progress
 from chainrule.base.targets import check_folder
 from chainrule.checkpoint.folder import RunFolder
+from chainrule.config import RunConfig
+from chainrule.errors import ConfigError
 
 Note = Callable[[str], None]
 
@@ -22,6 +24,13 @@ class ExportResult(NamedTuple):
     ngrams: Sequence[int] = ()  # number of n-grams by order; for n-gram models
     words: int | None = None  # number of words; for word vectors
     vector_size: int | None = None
+
+
+class Obstacle(NamedTuple):
+    """Something that a format cannot represent, and the option of `train` that avoids it."""
+
+    reason: str
+    remedy: str  # for example --set model.norm=pre
 
 
 class Importer(Protocol):
@@ -46,6 +55,8 @@ class Format:
     summary: str
     import_run: Importer
     export_run: Exporter
+    obstacles: Callable[[RunConfig], list[Obstacle]]  # of options that may still be open, which are no obstacle
+    models: tuple[str, ...]  # models of which it represents the whole run
     import_unit: str  # what the progress of an import counts
     export_unit: str
     suffixes: tuple[str, ...] = ()  # file name suffixes that identify the format
@@ -55,6 +66,15 @@ class Format:
         """Whether a path is in this format, by the suffixes of a file or by its content."""
         place = Path(path)
         return (place.is_file() and not set(self.suffixes).isdisjoint(place.suffixes)) or self.recognise(place)
+
+    def check(self, config: RunConfig, subject: str = "the run") -> None:
+        """Refuse options that the format cannot represent; the error lists all of them."""
+        if not (found := self.obstacles(config)):
+            return
+        reasons = "; ".join(f"({number}) {obstacle.reason}" for number, obstacle in enumerate(found, 1))
+        reasons = found[0].reason if len(found) == 1 else reasons
+        options = " ".join(dict.fromkeys(obstacle.remedy for obstacle in found))
+        raise ConfigError(f"{subject} cannot be exported as {self.name}: {reasons}; train with {options}")
 
 
 def find_finished_import(out: Path, request: dict[str, Any], note: Note) -> RunFolder | None:

@@ -11,10 +11,20 @@ from pathlib import Path
 
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
-from chainrule.errors import unknown_name
-from chainrule.interop.common import ExportResult, Format, Note
+from chainrule.errors import ConfigError, unknown_name
+from chainrule.interop.common import ExportResult, Format, Note, Obstacle
 
-__all__ = ["FORMATS", "ExportResult", "Format", "detect_format", "export", "import_run"]
+__all__ = [
+    "FORMATS",
+    "ExportResult",
+    "Format",
+    "Obstacle",
+    "detect_format",
+    "export",
+    "find_format",
+    "format_for",
+    "import_run",
+]
 
 
 class LazyFormats(Mapping[str, Format]):
@@ -45,11 +55,34 @@ FORMATS = LazyFormats(
 """All formats by name, in the order in which `detect_format` tries them: the module and the name of each."""
 
 
-def export(run: str | Path, path: str | Path, *, to: str = "arpa", progress: Progress | None = None) -> ExportResult:
-    """Write the model in a run folder to a format of another tool."""
-    if to not in FORMATS:
-        raise unknown_name("format", to, FORMATS)
-    return FORMATS[to].export_run(run, path, progress=progress)
+def export(
+    run: str | Path, path: str | Path, *, to: str | None = None, progress: Progress | None = None
+) -> ExportResult:
+    """Write the model in a run folder to a format of another tool; without `to`, to the one that suits the run."""
+    chosen = format_for(run) if to is None else find_format(to)
+    folder = RunFolder(run)
+    chosen.check(folder.read_config(), str(folder.path))
+    return chosen.export_run(run, path, progress=progress)
+
+
+def find_format(name: str) -> Format:
+    """The format of this name."""
+    if name not in FORMATS:
+        raise unknown_name("format", name, FORMATS)
+    return FORMATS[name]
+
+
+def format_for(run: str | Path) -> Format:
+    """The format that represents the whole of a run."""
+    folder = RunFolder(run)
+    name = folder.read_config().model.name
+    for known in FORMATS.values():
+        if name in known.models:
+            return known
+    raise ConfigError(
+        f"{folder.path} is a run of the model {name}, which no format represents; give --to word2vec to export its "
+        "word vectors alone"
+    )
 
 
 def import_run(

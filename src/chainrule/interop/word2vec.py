@@ -30,8 +30,9 @@ from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
 from chainrule.engines.word2vec.kernels import Word2VecWeights
 from chainrule.errors import ConfigError, DataError
-from chainrule.interop.common import ExportResult, Format, Note, find_finished_import, import_result
+from chainrule.interop.common import ExportResult, Format, Note, Obstacle, find_finished_import, import_result
 from chainrule.models.word2vec import Word2Vec, Word2VecConfig
+from chainrule.registry import MODELS
 from chainrule.text.readers import open_texts
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.text.tokenizers.vocabulary import EOS_PIECE, UNK_PIECE
@@ -260,6 +261,16 @@ def export_vectors(run: str | Path, path: str | Path, *, progress: Progress | No
     return ExportResult(target, target.stat().st_size, words=len(words), vector_size=vectors_VD.shape[1])
 
 
+def vector_obstacles(config: RunConfig) -> list[Obstacle]:
+    """What a file of word vectors cannot represent: models without an embedding, and the space as a token."""
+    found, make = [], MODELS.get(config.model.name).make
+    if make.has_parts or (make.stores_arrays and make is not Word2Vec):
+        found.append(Obstacle(f"the model is {config.model.name}, which has no word vectors", "--model word2vec"))
+    if config.tokenizer.kind == "byte":
+        found.append(Obstacle("the space is a token of the tokeniser byte, but separates words", "--tokenizer word"))
+    return found
+
+
 def _vectors_of(folder: RunFolder, tokenizer: Tokenizer) -> tuple[Array, Array]:
     """The tokens that are words, V, and their vectors, VD."""
     model = load_model(folder, tokenizer)
@@ -332,6 +343,8 @@ WORD2VEC = Format(
     name="word2vec",
     summary="word vectors, text or binary, as written by word2vec and gensim",
     recognise=looks_like_vectors,
+    obstacles=vector_obstacles,
+    models=("word2vec",),
     import_run=import_vectors,
     export_run=export_vectors,
     import_unit="words",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,9 +19,17 @@ from chainrule.training.checks import check_options
 from chainrule.training.fitting.fitting import Fitted, Job, TrainingListener, fitting_of, is_spent
 from chainrule.training.resume import check_same_data, check_same_request, request_of
 
+Check = Callable[[RunConfig], None]
+"""Refuses options."""
 
-def fit(config: RunConfig, out: str | Path, listener: TrainingListener | None = None) -> Fitted:
-    """Train what `config` describes into the folder `out`, or resume it, or find it finished."""
+
+def fit(
+    config: RunConfig, out: str | Path, listener: TrainingListener | None = None, check: Check | None = None
+) -> Fitted:
+    """Train what `config` describes into the folder `out`, or resume it, or find it finished.
+
+    `check` sees the options once the tokeniser is chosen, before the first step.
+    """
     listener, folder, processes = listener or TrainingListener(), RunFolder(out), Processes.join()
     request = request_of(config)
     check_folder(folder.path, folder.begun)
@@ -38,6 +47,8 @@ def fit(config: RunConfig, out: str | Path, listener: TrainingListener | None = 
     with processes.main_first():
         corpus = task.open(config, folder, listener)
     check_same_data(folder, corpus)
+    if check is not None:
+        check(config.model_copy(update={"tokenizer": corpus.tokenizer_config}))
     if (validation := corpus.validation_data) is not None and processes.is_main:
         listener.note(str(validation))
     with ExitStack() as held:

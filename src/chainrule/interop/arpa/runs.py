@@ -15,16 +15,17 @@ from chainrule.base.devices import PeakMemory
 from chainrule.base.files import folder_atomically
 from chainrule.base.progress import Progress
 from chainrule.base.targets import check_file
-from chainrule.checkpoint.build import load_model, save_model
+from chainrule.checkpoint.build import load_model, model_options, save_model
 from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig
 from chainrule.engines.ngram.table import NgramTable
-from chainrule.errors import ConfigError, DataError
+from chainrule.errors import DataError
 from chainrule.interop.arpa.reader import read_arpa_content
 from chainrule.interop.arpa.trie import build_table
 from chainrule.interop.arpa.writer import write_arpa
-from chainrule.interop.common import ExportResult, Format, Note, find_finished_import, import_result
+from chainrule.interop.common import ExportResult, Format, Note, Obstacle, find_finished_import, import_result
 from chainrule.models.ngram import Ngram, NgramConfig
+from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import open_texts
 from chainrule.text.tokenizers.word import WordTokenizer
 
@@ -47,15 +48,28 @@ def read_arpa(path: str | Path, *, progress: Progress | None = None) -> ArpaMode
     return ArpaModel(build_table(content, str(path)), content.words, content.notes)
 
 
+def arpa_obstacles(config: RunConfig) -> list[Obstacle]:
+    """What an ARPA file cannot represent: other models, context across line ends, and scores that do not sum to one."""
+    if config.model.name != "ngram":
+        return [Obstacle(f"the model is {config.model.name}, but an ARPA file holds n-grams", "--model ngram")]
+    found, options, kind = [], model_options(config), config.tokenizer.kind
+    by_default = kind in TOKENIZERS.peek_names() and not TOKENIZERS.get(kind).make.word_tokens
+    if options.across_lines or (options.across_lines is None and by_default):
+        reason = "the context extends across line ends" + (
+            "" if options.across_lines else f" by default for the tokeniser {kind}"
+        )
+        found.append(Obstacle(reason, "--set model.across_lines=false"))
+    if options.smoothing == "stupid-backoff":
+        found.append(
+            Obstacle(f"the scores of {options.smoothing} are not probabilities", "--smoothing modified-kneser-ney")
+        )
+    return found
+
+
 def export_arpa(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> ExportResult:
     """Write the n-gram model of a run to an ARPA file."""
     folder, target = RunFolder(run), Path(path)
-    name, tokenizer = folder.read_config().model.name, folder.read_tokenizer()
-    if name != "ngram":
-        raise ConfigError(
-            f"{folder.path} is a run of the model {name}, but the ARPA format is for n-gram models; give a run of "
-            "--model ngram"
-        )
+    tokenizer = folder.read_tokenizer()
     check_file(target)
     table = cast(Ngram, load_model(folder, tokenizer)).table
     pieces = [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
@@ -107,6 +121,8 @@ ARPA = Format(
     name="arpa",
     summary="n-gram models, as written by KenLM and SRILM",
     suffixes=(".arpa",),
+    obstacles=arpa_obstacles,
+    models=("ngram",),
     import_run=import_arpa,
     export_run=export_arpa,
     import_unit="n-grams",

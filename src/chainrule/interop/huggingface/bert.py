@@ -11,7 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chainrule.checkpoint.build import model_options
+from chainrule.config import RunConfig
 from chainrule.errors import ConfigError
+from chainrule.interop.common import Obstacle
 from chainrule.interop.huggingface.bert_encoder import (
     BLOCK,
     DISTIL_BLOCK,
@@ -97,23 +100,23 @@ def _read_head(weights: FolderWeights, shape: BertShape) -> dict[str, Tensor]:
     return found
 
 
+def bert_obstacles(config: RunConfig) -> list[Obstacle]:
+    """What the kinds of BERT do not have."""
+    found, options = [], model_options(config)
+    if options.kind == "distilbert" and options.eps != 1e-12:
+        found.append(Obstacle(f"model.eps is {options.eps:g}, but DistilBERT has 1e-12", "--set model.eps=1e-12"))
+    if options.kind == "roberta" and options.activation != "gelu":
+        reason = f"model.activation is {options.activation}, but the head of RoBERTa has gelu"
+        found.append(Obstacle(reason, "--set model.activation=gelu"))
+    if options.kind == "roberta" and config.tokenizer.kind not in (None, HuggingFaceTokenizer.kind):
+        reason = "RoBERTa computes positions from padding tokens, but the padding of the run is a word of its tokeniser"
+        found.append(Obstacle(reason, "--set model.kind=bert"))
+    return found
+
+
 def write_bert(model: Any, tokenizer: Tokenizer) -> ExportedModel:
     """A `bert` as a model of its kind with a masked head."""
     shape, own = model.encoder.shape, model.state_dict()
-    if shape.kind == "distilbert" and shape.eps != 1e-12:
-        raise ConfigError(
-            f"the run has model.eps = {shape.eps:g}, but DistilBERT has 1e-12; train with --set model.eps=1e-12"
-        )
-    if shape.kind == "roberta" and shape.activation != "gelu":
-        raise ConfigError(
-            f"the run has model.activation = {shape.activation}, but the head of RoBERTa has gelu; train with --set "
-            "model.activation=gelu"
-        )
-    if shape.kind == "roberta" and not isinstance(tokenizer, HuggingFaceTokenizer):
-        raise ConfigError(
-            "RoBERTa computes positions from the padding tokens, but the padding of the run is a word of its "
-            "tokeniser; train with --set model.kind=bert"
-        )
     if model.output.bias_V is None:
         own["output.bias_V"] = torch.zeros(model.vocab_size)
     types = shape.types or 1  # they have at least one token type; a missing one is a zero vector

@@ -1,7 +1,8 @@
-"""Marian translators in the format of Hugging Face, read as our `seq2seq-transformer` and written from it.
+"""Marian and Pegasus in the format of Hugging Face, read as our `seq2seq-transformer` and written from it.
 
-Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++", 2018. They are Transformers as first
-published, post-norm. Loading compensates for two differences:
+Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++", 2018: the Transformer as first published,
+post-norm. Zhang et al., "PEGASUS", 2020, is the same pre-norm, with a final norm on each side: our default form.
+Loading compensates for two differences:
 
 - Their table of positions has all sines before all cosines, ours alternates them. No layer depends on the order of the
   components of the residual stream, so the weights that read or write the stream are permuted into our order.
@@ -17,11 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chainrule.checkpoint.build import COUNTS, WeightsError, load_weights
+from chainrule.checkpoint.build import COUNTS, WeightsError, load_weights, model_options
+from chainrule.config import RunConfig
 from chainrule.errors import ConfigError
+from chainrule.interop.common import Obstacle
 from chainrule.interop.huggingface.decoder_start import check_ids, find_start_token, with_start_row
 from chainrule.interop.huggingface.folders import ExportedModel, FolderWeights, HuggingFaceFolder, ImportedModel
-from chainrule.interop.huggingface.output_layers import require_word_vectors
+from chainrule.interop.huggingface.output_layers import word_vector_obstacles
 from chainrule.interop.huggingface.read_tokenizers import read_marian_tokenizers
 from chainrule.models.seq2seq_transformer import Seq2SeqTransformer
 from chainrule.text.tokenizers import Tokenizer
@@ -75,12 +78,12 @@ STREAM_READERS = ("project_in", "project_query", "project_memory", "widen")
 
 
 def marian_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the seq2seq-transformer that a config.json of a MarianMTModel describes."""
+    """The options of the seq2seq-transformer that a config.json of Marian or Pegasus describes."""
     for name in EQUAL:
         sides = config[f"encoder_{name}"], config[f"decoder_{name}"]
         if sides[0] != sides[1]:
             raise ConfigError(
-                f"encoder_{name} is {sides[0]} and decoder_{name} is {sides[1]}; supported are only Marian models with "
+                f"encoder_{name} is {sides[0]} and decoder_{name} is {sides[1]}; supported are only models with "
                 "the same value for both"
             )
     activation = config.get("activation_function", "gelu")
@@ -98,7 +101,7 @@ def marian_options(config: Mapping[str, Any]) -> dict[str, Any]:
         "attention_dropout": config.get("attention_dropout", 0.0),
         "context": config["max_position_embeddings"],
         "positions": "sinusoidal",
-        "norm": "post",
+        "norm": "pre" if config.get("model_type") == "pegasus" else "post",
         "activation": ACTIVATIONS[activation],
         "bias": True,
         "tied": same_start and tied and scaled,
@@ -106,7 +109,7 @@ def marian_options(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_marian(folder: HuggingFaceFolder, weights: FolderWeights) -> ImportedModel:
+def read_translator(folder: HuggingFaceFolder, weights: FolderWeights) -> ImportedModel:
     """The model of a folder as a `seq2seq-transformer`."""
     config = {"eos_token_id": 0, "pad_token_id": None, **folder.config}
     folder.require(*REQUIRED)
@@ -134,8 +137,15 @@ def read_marian(folder: HuggingFaceFolder, weights: FolderWeights) -> ImportedMo
     for side in ("encoder", "decoder"):
         for number in range(options[f"{side}_layers"]):
             found |= _read_block(weights, side, number)
+        if options["norm"] == "pre":
+            found |= {f"{side}.norm.{part}": _reorder(weights[name], part, reads=False) for part, name in _final(side)}
     notes = [f"the token {target.piece(token)} is never generated, because of bad_words_ids" for token in banned]
     return ImportedModel("seq2seq-transformer", options, found, target, source, notes=notes)
+
+
+def _final(side: str) -> list[tuple[str, str]]:
+    """The parts of the final norm of a pre-norm side, with their names."""
+    return [(part, f"model.{side}.layer_norm.{part}") for part in ("weight", "bias")]
 
 
 def _table_name(weights: FolderWeights, side: str) -> str:
@@ -228,25 +238,33 @@ def _reorder(tensor: Tensor, kind: str, *, reads: bool, back: bool = False) -> T
 # Export
 
 
-def write_marian(model: Any, tokenizer: Tokenizer) -> ExportedModel:
-    """A `seq2seq-transformer` as a MarianMTModel; options that Marian lacks are refused."""
-    c = model.config
-    if c.pretrained is not None:
-        raise ConfigError(
-            f"the run reads its source with the pretrained encoder {c.pretrained}, but Marian has its own; train "
-            "without model.pretrained"
+def translator_obstacles(config: RunConfig) -> list[Obstacle]:
+    """What neither Marian nor Pegasus has."""
+    found, options = [], model_options(config)
+    if options.pretrained is not None:
+        reason = (
+            f"the source is read with the pretrained encoder {options.pretrained}, but Marian and Pegasus have none"
         )
-    required = {"positions": ("sinusoidal", "has sinusoidal positions"), "norm": ("post", "is post-norm")}
-    for name, (value, fact) in required.items():
-        if (got := getattr(c, name)) != value:
-            raise ConfigError(
-                f"the run has model.{name} = {got}, but Marian {fact}; train with --set model.{name}={value}"
-            )
-    require_word_vectors(model, "Marian")
+        found.append(Obstacle(reason, "no model.pretrained"))
+    if options.positions != "sinusoidal":
+        reason = f"model.positions is {options.positions}, but Marian and Pegasus have sinusoidal positions"
+        found.append(Obstacle(reason, "--set model.positions=sinusoidal"))
+    return found + word_vector_obstacles(config)
+
+
+def write_translator(model: Any, tokenizer: Tokenizer) -> ExportedModel:
+    """A `seq2seq-transformer` as Marian if it is post-norm, and as Pegasus if it is pre-norm."""
+    c, own = model.config, model.state_dict()
     theirs, table_config = _write_tables(model, tokenizer.eos)
     for side in ("encoder", "decoder"):
         for number in range(getattr(c, f"{side}_layers")):
-            theirs |= _write_block(model.state_dict(), side, number)
+            theirs |= _write_block(own, side, number)
+        if c.norm == "pre":
+            weight = own[f"{side}.norm.weight"]
+            norm = {"weight": weight, "bias": own.get(f"{side}.norm.bias", torch.zeros_like(weight))}
+            theirs |= {name: _reorder(norm[part], part, reads=False, back=True) for part, name in _final(side)}
+            table_CD = getattr(model, side).positions.table_CD  # transformers reports it as missing otherwise
+            theirs[f"model.{side}.embed_positions.weight"] = _reorder(table_CD, "weight", reads=True, back=True)
     ids = {name: table_config[name] for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")}
     generation = {**ids, "max_length": c.context, "forced_eos_token_id": None}
     return ExportedModel(_write_config(model) | table_config, theirs, appends_end=True, generation=generation)
@@ -265,6 +283,10 @@ def _write_tables(model: Any, eos: int) -> tuple[dict[str, Tensor], dict[str, An
     theirs = {} if start is None else {"model.shared.weight": source_VD}
     if start is None or not tied:  # without tying, transformers separates the tables of the two sides too
         theirs |= {"model.encoder.embed_tokens.weight": source_VD, "model.decoder.embed_tokens.weight": decoder_VD}
+    if model.config.norm == "pre":  # Pegasus always has it
+        tied = tied and start is not None  # its three tables are one, or none is
+        theirs["model.shared.weight"] = source_VD
+        theirs |= {} if tied else {"lm_head.weight": head_VD}
     if not tied:
         theirs["lm_head.weight"] = head_VD
     bias_V = model.output.bias_V
@@ -303,8 +325,8 @@ def _write_config(model: Any) -> dict[str, Any]:
         for name, value in (("attention_heads", c.heads), ("ffn_dim", c.feedforward or 4 * c.embedding))
     }
     return {
-        "architectures": ["MarianMTModel"],
-        "model_type": "marian",
+        "architectures": ["MarianMTModel" if c.norm == "post" else "PegasusForConditionalGeneration"],
+        "model_type": "marian" if c.norm == "post" else "pegasus",
         "d_model": c.embedding,
         "encoder_layers": c.encoder_layers,
         "decoder_layers": c.decoder_layers,

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from chainrule.errors import ConfigError
-
-
-def require_word_vectors(model: Any, family: str) -> None:
-    """Refuse a model whose output layer does not have one vector per word."""
-    if not model.output.has_word_vectors:
-        raise ConfigError(
-            f"the run has the output layer {model.output.name}, but {family} has one vector per word; train with "
-            "--output softmax"
-        )
+from chainrule.config import RunConfig
+from chainrule.interop.common import Obstacle
+from chainrule.registry import OUTPUTS
 
 
-def require_no_output_bias(model: Any, family: str) -> None:
-    """Refuse a model whose output layer is more than a product with one vector per word."""
-    require_word_vectors(model, family)
-    if model.output.bias_V is not None and bool(model.output.bias_V.any()):
-        raise ConfigError(
-            f"the run has a bias in its output layer, but {family} has none; train with --set output.bias=false"
-        )
+def word_vector_obstacles(config: RunConfig) -> list[Obstacle]:
+    """An output layer that does not have one vector per word."""
+    name = config.output.name
+    if OUTPUTS.get(name).make.has_word_vectors:
+        return []
+    return [Obstacle(f"the output layer is {name}, which has no vector per word", "--output softmax")]
+
+
+def output_bias_obstacles(config: RunConfig, family: str) -> list[Obstacle]:
+    """An output layer that is more than a product with one vector per word."""
+    found = word_vector_obstacles(config)
+    output = OUTPUTS.get(config.output.name).make
+    if not found and config.output.options.get("bias", True):
+        options = "--set output.bias=false"
+        if "bias" not in output.Config.model_fields:
+            options = f"--output softmax {options}"
+        found.append(Obstacle(f"the output layer has a bias, but {family} has none", options))
+    return found

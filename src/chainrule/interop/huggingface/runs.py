@@ -21,8 +21,9 @@ from chainrule.checkpoint.build import COUNTS, build_model, load_model, load_wei
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import NamedSection, RunConfig, TokenizerConfig, parse
 from chainrule.errors import ConfigError
-from chainrule.interop.common import ExportResult, Format, Note, find_finished_import, import_result
-from chainrule.interop.huggingface.bert import read_bert, write_bert
+from chainrule.interop.common import ExportResult, Format, Note, Obstacle, find_finished_import, import_result
+from chainrule.interop.huggingface.bert import bert_obstacles, read_bert, write_bert
+from chainrule.interop.huggingface.decoder_form import decoder_obstacles
 from chainrule.interop.huggingface.folders import (
     CONFIG,
     WEIGHTS,
@@ -33,11 +34,11 @@ from chainrule.interop.huggingface.folders import (
     find_folder,
     shape_error,
 )
-from chainrule.interop.huggingface.gpt2 import read_gpt2, write_gpt2
-from chainrule.interop.huggingface.marian import read_marian, write_marian
+from chainrule.interop.huggingface.gpt_neox import read_decoder, write_decoder
+from chainrule.interop.huggingface.marian import read_translator, translator_obstacles, write_translator
 from chainrule.interop.huggingface.read_tokenizers import as_json
-from chainrule.interop.huggingface.t5 import read_t5, write_t5
-from chainrule.interop.huggingface.write_tokenizers import tokenizer_files
+from chainrule.interop.huggingface.t5 import read_t5, t5_obstacles, write_t5
+from chainrule.interop.huggingface.write_tokenizers import tokenizer_files, tokenizer_obstacles
 from chainrule.registry import MODELS
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.types import Vocabulary
@@ -51,13 +52,14 @@ class ModelFamily:
     model_types: tuple[str, ...]  # values of `model_type` in config.json
     read: Callable[[HuggingFaceFolder, FolderWeights], ImportedModel]
     write: Callable[[Any, Tokenizer], ExportedModel]
+    obstacles: Callable[[RunConfig], list[Obstacle]]  # options of ours that theirs do not have
 
 
 FAMILIES = (
-    ModelFamily("transformer", ("gpt2",), read_gpt2, write_gpt2),
-    ModelFamily("bert", ("bert", "roberta", "distilbert"), read_bert, write_bert),
-    ModelFamily("t5", ("t5",), read_t5, write_t5),
-    ModelFamily("seq2seq-transformer", ("marian",), read_marian, write_marian),
+    ModelFamily("transformer", ("gpt2", "gpt_neox"), read_decoder, write_decoder, decoder_obstacles),
+    ModelFamily("bert", ("bert", "roberta", "distilbert"), read_bert, write_bert, bert_obstacles),
+    ModelFamily("t5", ("t5",), read_t5, write_t5, t5_obstacles),
+    ModelFamily("seq2seq-transformer", ("marian", "pegasus"), read_translator, write_translator, translator_obstacles),
 )
 BY_MODEL = {family.model: family for family in FAMILIES}
 BY_MODEL_TYPE = {model_type: family for family in FAMILIES for model_type in family.model_types}
@@ -151,15 +153,22 @@ def _write_run(
 # Export
 
 
+def folder_obstacles(config: RunConfig) -> list[Obstacle]:
+    """What no folder can represent: models without a counterpart, and some options and tokenisers of the others."""
+    if config.model.name not in BY_MODEL:
+        return [
+            Obstacle(
+                f"the model {config.model.name} has no counterpart in Hugging Face ({', '.join(BY_MODEL)} have one)",
+                "--model transformer",
+            )
+        ]
+    return BY_MODEL[config.model.name].obstacles(config) + tokenizer_obstacles(config)
+
+
 def export_folder(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> ExportResult:
     """Write a run, with its tokeniser, as a folder that transformers loads."""
     folder, target = RunFolder(run), Path(path)
     name = folder.read_config().model.name
-    if name not in BY_MODEL:
-        raise ConfigError(
-            f"{folder.path} is a run of the model {name}, which has no counterpart in Hugging Face; give a run of "
-            f"--model {', '.join(BY_MODEL)}"
-        )
     check_folder(target)
     tokenizer = folder.read_tokenizer()
     exported = BY_MODEL[name].write(load_model(folder, tokenizer), tokenizer)
@@ -190,8 +199,10 @@ def _is_folder(path: Path) -> bool:
 
 HUGGING_FACE = Format(
     name="hf",
-    summary="models of Hugging Face transformers: GPT-2, BERT, RoBERTa, DistilBERT, T5 and Marian",
+    summary="models of Hugging Face transformers: GPT-2, GPT-NeoX, BERT, RoBERTa, DistilBERT, T5, Marian and Pegasus",
     recognise=_is_folder,
+    obstacles=folder_obstacles,
+    models=tuple(BY_MODEL),
     import_run=import_folder,
     export_run=export_folder,
     import_unit="bytes",

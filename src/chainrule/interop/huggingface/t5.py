@@ -12,10 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chainrule.checkpoint.build import model_options
+from chainrule.config import RunConfig
 from chainrule.errors import ConfigError
+from chainrule.interop.common import Obstacle
 from chainrule.interop.huggingface.decoder_start import check_ids, find_start_token, with_start_row
 from chainrule.interop.huggingface.folders import ExportedModel, FolderWeights, HuggingFaceFolder, ImportedModel
-from chainrule.interop.huggingface.output_layers import require_no_output_bias
+from chainrule.interop.huggingface.output_layers import output_bias_obstacles
 from chainrule.interop.huggingface.read_tokenizers import read_t5_tokenizer
 from chainrule.text.tokenizers import Tokenizer
 
@@ -115,10 +118,18 @@ def _read_blocks(weights: FolderWeights, options: dict[str, Any]) -> dict[str, T
 # Export
 
 
+def t5_obstacles(config: RunConfig) -> list[Obstacle]:
+    """What T5 does not have. An imported run has two tables, but they differ in the start token alone."""
+    found = output_bias_obstacles(config, "T5")
+    if config.data.train and not model_options(config).shared:
+        reason = "source and target have separate embeddings (model.shared is false), but T5 has one"
+        found.append(Obstacle(reason, "--set model.shared=true"))
+    return found
+
+
 def write_t5(model: Any, tokenizer: Tokenizer) -> ExportedModel:
     """A `t5` as a T5ForConditionalGeneration."""
     c, own = model.config, model.state_dict()
-    require_no_output_bias(model, "T5")
     decoder_VD, source_VD = own["embedding.weight"], model.source_embedding.weight.detach()
     start = find_start_token(decoder_VD, source_VD, tokenizer.eos)
     if start is None:

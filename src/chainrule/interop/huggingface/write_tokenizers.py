@@ -11,9 +11,12 @@ import json
 import warnings
 from typing import Any
 
+from chainrule.config import RunConfig
 from chainrule.errors import ConfigError
+from chainrule.interop.common import Obstacle
 from chainrule.interop.huggingface.folders import ExportedModel
 from chainrule.interop.huggingface.read_tokenizers import as_json, parse_tokenizer_json
+from chainrule.registry import TOKENIZERS
 from chainrule.text.tokenizers import Tokenizer
 from chainrule.text.tokenizers.byte import ByteTokenizer
 from chainrule.text.tokenizers.char import CharTokenizer
@@ -33,6 +36,26 @@ UNMATCHABLE = " <unk>"
 MASK_PIECES = ("[MASK]", "<mask>", "<|mask|>")
 SPIECE = "spiece.model"
 FAST_CLASS = "PreTrainedTokenizerFast"
+
+
+REPRESENTED = (
+    *(ByteTokenizer, CharTokenizer, WordTokenizer, TrainedTokenizer),
+    *(HuggingFaceTokenizer, PiecesTokenizer),
+)
+"""Tokenisers that have counterparts in a folder."""
+
+
+def tokenizer_obstacles(config: RunConfig) -> list[Obstacle]:
+    """What the files of a folder cannot represent; a tokeniser that is not chosen yet is no obstacle."""
+    found, t = [], config.tokenizer
+    split = " with split = unicode" if t.kind == "word" and t.split == "unicode" else ""
+    if t.kind in TOKENIZERS.peek_names() and (split or not issubclass(TOKENIZERS.get(t.kind).make, REPRESENTED)):
+        reason = f"the tokeniser is {t.kind}{split}, which tokenizer.json cannot represent"
+        found.append(Obstacle(reason, "--set tokenizer.split=space" if split else "--tokenizer bpe"))
+    if (not t.joint or t.source is not None) and t.kind != PiecesTokenizer.kind:
+        reason = "source and target have separate tokenisers, but a folder has one"
+        found.append(Obstacle(reason, "--set tokenizer.joint=true"))
+    return found
 
 
 def tokenizer_files(tokenizer: Tokenizer, source: Tokenizer | None, exported: ExportedModel) -> dict[str, bytes]:
