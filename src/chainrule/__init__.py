@@ -5,6 +5,12 @@ import chainrule as cr
 run = cr.train("book.txt", model="lstm", minutes=5)
 print(run.evaluate("test.txt").bits_per_byte)
 print(run.generate("The ")[0].text)
+
+train, load, import_model        give a run; help(run) lists what it can do
+compare, mix, tune               several models on one text; a mixture; options that need no training
+measure, explain, export         BLEU and the like of outputs; a model explained; files for other tools
+
+chainrule.sklearn has estimators for scikit-learn, chainrule.kenlm the interface of KenLM.
 """
 
 from __future__ import annotations

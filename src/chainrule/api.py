@@ -18,5 +18,11 @@ from chainrule.runs.load import load as load
 
 
 def import_model(path: str | Path, out: str | Path, *, note: Callable[[str], None] = lambda text: None) -> Run:
-    """Import a model of another program as a run: an ARPA file, word vectors, or a Hugging Face folder or package."""
+    """Import a model of another program as a run: an ARPA file, word vectors, or a Hugging Face folder or package.
+
+    Args:
+        path: The file or folder, or the name of an installed package.
+        out: Folder of the new run. If it exists and holds the same import, it is used.
+        note: Called with messages.
+    """
     return load(import_run(path, out, note=note).path)

@@ -107,9 +107,21 @@ def compare(
 ) -> Results[Row]:
     """Train each model with the same options and measure it on `test` (default: the validation text), best first.
 
-    `options` are those of `train`; each model gets those that have an effect on it. A model is MODEL or MODEL:OUTPUT,
-    with its own options in parentheses, as in `ngram(order=3)`. `mix` adds a mixture of the best n-gram model and the
-    best network.
+    Args:
+        *data: The corpus, as in `train`.
+        models: Names of models, in a list or separated by commas: MODEL or MODEL:OUTPUT, with options of its own in
+            parentheses, as in `ngram(order=3)`.
+        test: The data on which they are measured. Empty: the validation data.
+        mix: Whether to add a mixture of the best n-gram model and the best network.
+        config: A TOML file with options.
+        out: Folder of the runs. None: runs/compare-TEXT.
+        settings: Further options, nested as in config.toml; they win over the others.
+        listener: Receives messages and progress, as in `train`.
+        done: Called with the row of each model when it is measured.
+        **options: Further options of `train`; each model gets those that have an effect on it.
+
+    Returns:
+        One row per model, best first, as a list with `to_pandas()`.
     """
     listener = listener or TrainingListener()
     contenders = _contenders(models)

@@ -75,8 +75,19 @@ def mix(
 ) -> LanguageModelRun:
     """Mix runs of one vocabulary, and caches, with the weights that make the text `valid` most likely.
 
-    The default of `valid` is the validation text of the first run. `caches` are names in `CACHES`, `settings` are
-    nested as in `MixSettings`. The same call again returns the finished mixture.
+    The same call again returns the finished mixture.
+
+    Args:
+        runs: The runs or their folders.
+        valid: The text on which the weights are fitted. None: the validation text of the first run.
+        out: Folder of the mixture.
+        caches: Caches to add: "unigram", "continuous", or both.
+        buckets: Whether contexts are grouped into buckets with weights of their own.
+        settings: Options of the caches: {"cache": {…}}.
+        field: Name of the column or JSON field with the texts. None: that of the first run.
+        device: "cpu", "cuda" or "auto".
+        note: Called with messages.
+        progress: Called with the tokens scored and the total.
     """
     began, memory = time.monotonic(), PeakMemory()
     opened = [run if isinstance(run, LanguageModelRun) else _load(run, device) for run in runs]

@@ -58,7 +58,14 @@ FORMATS = LazyFormats(
 def export(
     run: str | Path, path: str | Path, *, to: str | None = None, progress: Progress | None = None
 ) -> ExportResult:
-    """Write the model in a run folder to a format of another tool; without `to`, to the one that suits the run."""
+    """Write the model in a run folder to a format of another tool.
+
+    Args:
+        run: Folder of the run.
+        path: The file or folder to write.
+        to: The format: "arpa" (n-grams), "hf" (Hugging Face) or "word2vec" (vectors). None: the one that suits the run.
+        progress: Called with the work done and the total.
+    """
     chosen = format_for(run) if to is None else find_format(to)
     folder = RunFolder(run)
     chosen.check(folder.read_config(), str(folder.path))

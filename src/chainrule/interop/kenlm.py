@@ -89,7 +89,12 @@ class Config:
 
 
 class Model:
-    """An n-gram model of words."""
+    """An n-gram model of words.
+
+    Args:
+        path: An ARPA file, plain or compressed, or the folder of an n-gram run of words.
+        config: Accepted for compatibility.
+    """
 
     def __init__(self, path: str | bytes | Path, config: Config | None = None) -> None:
         self.path = os.fsencode(os.path.abspath(os.fsdecode(path)))
@@ -107,13 +112,25 @@ class Model:
         return self._table.order
 
     def score(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> float:
-        """log10 p of a sentence, by default with its end and after its beginning."""
+        """log10 p of a sentence, by default with its end and after its beginning.
+
+        Args:
+            sentence: Words separated by white space.
+            bos: Whether the sentence follows `<s>`.
+            eos: Whether `</s>` is scored too.
+        """
         data = sentence.encode() if isinstance(sentence, str) else sentence
         total = self._compiled(data, len(data), self._address, bos, eos)
         return total if total == total else sum(one[0] for one in self._by_word(data, bos, eos))
 
     def score_lines(self, sentences: Iterable[str | bytes], bos: bool = True, eos: bool = True) -> list[float]:
-        """`score` of each of several sentences, faster than one by one. KenLM has no such method."""
+        """`score` of each of several sentences, faster than one by one. KenLM has no such method.
+
+        Args:
+            sentences: The sentences, as in `score`.
+            bos: Whether each follows `<s>`.
+            eos: Whether `</s>` is scored too.
+        """
         lines = [one.encode() if isinstance(one, str) else one for one in sentences]
         if not (bos and eos):
             return [self.score(line, bos, eos) for line in lines]
@@ -123,35 +140,65 @@ class Model:
     def full_scores(
         self, sentence: str | bytes, bos: bool = True, eos: bool = True
     ) -> Iterator[tuple[float, int, bool]]:
-        """log10 p, length of the n-gram found, and whether it is unknown, of each word."""
+        """log10 p, length of the n-gram found, and whether it is unknown, of each word.
+
+        Args:
+            sentence: Words separated by white space.
+            bos: Whether the sentence follows `<s>`.
+            eos: Whether `</s>` is scored too.
+        """
         data = sentence.encode() if isinstance(sentence, str) else sentence
         scores = self._scorer.full_scores(data, bos, eos)
         return iter(self._by_word(data, bos, eos) if scores is None else scores)
 
     def perplexity(self, sentence: str | bytes) -> float:
-        """10 ^ (-log10 p / words), the end of the sentence counted as a word."""
+        """10 ^ (-log10 p / words), the end of the sentence counted as a word.
+
+        Args:
+            sentence: Words separated by white space.
+        """
         data = sentence.encode() if isinstance(sentence, str) else sentence
         return float(10.0 ** (-self.score(data) / (len(data.split()) + 1)))
 
     # Step by step, under the names that KenLM gives these methods
 
     def BeginSentenceWrite(self, state: State) -> None:  # noqa: N802
-        """Set a state to the beginning of a sentence."""
+        """Set a state to the beginning of a sentence.
+
+        Args:
+            state: The state that is changed.
+        """
         ctypes.memmove(state.address, self._begin.address, _BYTES)
 
     def NullContextWrite(self, state: State) -> None:  # noqa: N802
-        """Set a state to the empty context."""
+        """Set a state to the empty context.
+
+        Args:
+            state: The state that is changed.
+        """
         ctypes.memmove(state.address, self._null.address, _BYTES)
 
     def BaseScore(self, in_state: State, word: str, out_state: State) -> float:  # noqa: N802
-        """log10 p of a word after a state; `out_state` becomes the state after it."""
+        """log10 p of a word after a state.
+
+        Args:
+            in_state: The state before the word.
+            word: The word.
+            out_state: Becomes the state after the word.
+        """
         token = self._ids.get(word, self._unk)
         if token == self._table.eos:
             return self._end(in_state, word, out_state).log_prob
         return self._step(self._address, in_state.address, token, out_state.address)
 
     def BaseFullScore(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:  # noqa: N802
-        """The same with the length of the n-gram found, and whether the word is unknown."""
+        """The same with the length of the n-gram found, and whether the word is unknown.
+
+        Args:
+            in_state: The state before the word.
+            word: The word.
+            out_state: Becomes the state after the word.
+        """
         if word in ENDS:
             return self._end(in_state, word, out_state)
         log_prob = self.BaseScore(in_state, word, out_state)

@@ -97,7 +97,12 @@ class Run:
         return TextModel(self.model, self.tokenizer, self.name)
 
     def keep(self, model: Any, corpus: Corpus | None) -> None:
-        """Use a model that was just trained, and its data, instead of loading them again."""
+        """Use a model that was just trained, and its data, instead of loading them again.
+
+        Args:
+            model: The trained model. None: it is loaded when it is used.
+            corpus: The data with its tokenisers. None: they are read from the folder.
+        """
         if corpus is not None:
             self.tokenizer, self.corpus = corpus.tokenizer, corpus
         if model is not None:
@@ -130,12 +135,21 @@ class Run:
         return digest.digest()
 
     def files(self, data: Data, field: str | None = None) -> list[str]:
-        """The files of a corpus, which may be in memory; `field` replaces the name of the column with the texts."""
+        """The files of a corpus, which may be in memory.
+
+        Args:
+            data: A path, several paths, or data in memory.
+            field: Name of the column or JSON field with the texts. None: that of the training.
+        """
         config = self.config.data if field is None else self.config.data.model_copy(update={"field": field})
         return corpus_paths(data, self.task.columns(config))
 
     def adjust(self, **options: Any) -> None:
-        """Set options of the model that need no training, such as gamma of `hybrid`; the folder is not changed."""
+        """Set options of the model that need no training, such as gamma of `hybrid`; the folder is not changed.
+
+        Args:
+            **options: The options by name, for example gamma=0.2.
+        """
         adjust(self.model, options)
         self.adjusted |= options
 
@@ -241,7 +255,11 @@ class Run:
         return _verbs_of(MODELS.get(self.config.model.name))
 
     def missing(self, verb: str) -> MissingVerbError:
-        """The error for a verb that this run does not have."""
+        """The error for a verb that this run does not have.
+
+        Args:
+            verb: The verb, for example "translate".
+        """
         if verb in self.available_verbs:
             kind = type(self).__name__
             return MissingVerbError(f"{self.name} has no method {verb}; help({kind}) lists the methods of its verbs")
@@ -306,11 +324,20 @@ class EvaluatedRun(Run):
         raise TypeError(f"{type(self).__name__} must define evaluate_held_out")
 
     def validation_measures(self, texts: Data | None = None, limit: int | None = None) -> ValidationMeasures:
-        """What `tune` optimises, on the first `limit` tokens or pairs of data, by default of the held-out data."""
+        """What `tune` optimises, on the first `limit` tokens or pairs of data, by default of the held-out data.
+
+        Args:
+            texts: The data, as in `evaluate`. None: the held-out data.
+            limit: Number of tokens or pairs, the first ones. None: all.
+        """
         raise self.missing("tune")
 
     def check_evaluate(self, options: Mapping[str, Any]) -> None:
-        """Refuse options that `evaluate` does not take."""
+        """Refuse options that `evaluate` does not take.
+
+        Args:
+            options: The options by name.
+        """
         known = self.evaluate_options()
         for name in options:
             if name not in known:

@@ -26,7 +26,11 @@ class GeneratingRun(ArchivingRun):
     """A run whose model continues a text."""
 
     def generation_speed(self, tokens: int = 200) -> float:
-        """Tokens per second when one text is generated."""
+        """Tokens per second when one text is generated.
+
+        Args:
+            tokens: Number of tokens that are generated.
+        """
         with threads(1):
             return generation_speed(self.model, eos=self.tokenizer.eos, tokens=tokens)
 
@@ -135,7 +139,23 @@ class GeneratingRun(ArchivingRun):
     ) -> Iterator[str]:
         """The prompt, then its continuation in pieces as they are generated; joined, they are what `generate` gives.
 
-        `drafted` is kept up to date with the statistics of the passes.
+        Args:
+            prompt: The beginning of the text.
+            max_new_tokens: Maximum number of tokens to generate.
+            temperature: Sample at this temperature. 0: greedy search.
+            top_k: Sample from the k most probable tokens.
+            top_p: Sample from the most probable tokens whose probabilities add up to p.
+            seed: Random seed of the samples.
+            stop_at_eos: Whether a text ends with its line. None: for word tokenisers only.
+            stop: Strings before which the text ends.
+            draft: A run over the same tokens that drafts, or "lookup".
+            draft_tokens: Maximum number of tokens per draft.
+            mode: One of the modes of the model.
+            repetition_penalty: Multiply log p of tokens that occur in the text by this. 1: no penalty.
+            no_repeat_ngram_size: Generate no n-gram of this number of tokens twice. 0: allow it.
+            no_unk: Never generate the unknown token.
+            min_new_tokens: Do not end before this number of new tokens.
+            drafted: Is kept up to date with the statistics of the passes.
         """
         options = GenerationOptions(
             max_new_tokens=max_new_tokens,

@@ -77,7 +77,12 @@ class LanguageModelRun(ScoringRun, GeneratingRun):
         return "valid" in self.result
 
     def validation_measures(self, texts: Data | None = None, limit: int | None = None) -> ValidationMeasures:
-        """Loss (nats per token) of the run as it is set now, on the first `limit` tokens."""
+        """Loss (nats per token) of the run as it is set now, on the first `limit` tokens.
+
+        Args:
+            texts: A path, several paths, or texts in memory. None: the held-out text.
+            limit: Number of tokens, the first ones. None: all.
+        """
         store = self.open(texts) if texts else self.open_held_out()
         tokens_N = store.tokens[:limit]
 

@@ -17,7 +17,10 @@ R = TypeVar("R", bound=Run)
 def load(path: str | Path, *, device: str = "auto", settings: Mapping[str, Any] | None = None) -> Run:
     """The run in a folder, as the class of its task: a TranslatorRun, for example.
 
-    `settings` are nested as in config.toml and change options that need no training: {"model": {"gamma": 0.2}}.
+    Args:
+        path: The folder.
+        device: "cpu", "cuda" or "auto", which is the fastest there is.
+        settings: Options that need no training, nested as in config.toml: {"model": {"gamma": 0.2}}.
     """
     model = RunFolder(path).read_config().model.name
     run: Run = RUNS.get(MODELS.get(model).task).make(path, device=device)

@@ -156,7 +156,11 @@ class MaskedRun(EvaluatedRun):
         return evaluate_masked(self.model, store, self.tokenizer, self.protocol, most=most, progress=progress)
 
     def evaluate_held_out(self, most: int | None = MAX_PSEUDO_TOKENS) -> MaskedEvaluation:
-        """The same on the validation text of the training: the given one, or the one that was held out."""
+        """The same on the validation text of the training: the given one, or the one that was held out.
+
+        Args:
+            most: Largest number of tokens whose pseudo-log-likelihood is measured. None: all.
+        """
         return evaluate_masked(self.model, self.open_held_out(), self.tokenizer, self.protocol, most=most)
 
     def validation(self) -> MaskedValidation:

@@ -205,7 +205,15 @@ class ScoringRun(ArchivingRun):
         oov: OovKind = "spell",
         oov_penalty: float | None = None,
     ) -> Rescoring:
-        """The weights for `rescore` with the best "wer" or "bleu" on lists with one reference each, in their order."""
+        """The weights for `rescore` with the best "wer" or "bleu" on lists with one reference each, in their order.
+
+        Args:
+            nbest: The lists, as in `rescore`.
+            *references: One or more lists of references, one text per list of candidates.
+            metric: What is optimised: "wer" or "bleu".
+            oov: What unknown words cost besides log p of `<unk>`, as in `score`.
+            oov_penalty: Nats per unknown word with oov "penalty".
+        """
         unknown = UnknownWords(oov, oov_penalty)
         scored = score_candidates(self.subject, list(read_candidates(nbest)), unknown)
         return fit_rescoring(scored, references, metric)
