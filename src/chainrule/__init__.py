@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from chainrule.inference.score import LineScore
     from chainrule.interop.formats import export
     from chainrule.runs.base import Run
+    from chainrule.server.app import serve
 
 __version__: str
 
@@ -52,6 +53,7 @@ __all__ = [
     "load",
     "measure",
     "mix",
+    "serve",
     "train",
     "tune",
 ]
@@ -69,6 +71,7 @@ _HOMES = {
     "load": "chainrule.api",
     "measure": "chainrule.evaluation.measures",
     "mix": "chainrule.experiments.mix",
+    "serve": "chainrule.server.app",
     "train": "chainrule.api",
     "tune": "chainrule.experiments.tune",
 }

@@ -40,7 +40,7 @@ attribute and optional capability that other code relies on, each with a default
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -244,6 +244,14 @@ class TensorHolder:
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Any:
         """The same part with `change` applied to its tensors, as if every row had its own."""
         raise TypeError(f"{type(self).__name__} must define map_tensors")
+
+    def form(self) -> Hashable:
+        """Equal for parts that `join` can join; by default a part is like no other."""
+        return id(self)
+
+    def join(self, others: Sequence[Any]) -> Any:
+        """The rows of this part, then those of others of the same form."""
+        raise TypeError(f"{type(self).__name__} cannot be joined")
 
 
 # What models inherit

@@ -29,6 +29,7 @@ from chainrule.cli import (
     neighbours,
     rescore,
     score,
+    serve,
     tag,
     tokenize,
     train,
@@ -60,6 +61,7 @@ VERBS: dict[str, dict[str, Callable[..., None]]] = {
         "neighbours": neighbours.neighbours,
         "compress": compress.compress,
         "decompress": compress.decompress,
+        "serve": serve.serve,
     },
     "Exchange": {
         "export": exchange.export,

@@ -35,14 +35,14 @@ class StopStrings:
                 if held[:end]:
                     yield held[:end]
                 return
-            safe = len(held) - self._partial_match(held)
+            safe = len(held) - self.partial_match(held)
             if held[:safe]:
                 yield held[:safe]
             held = held[safe:]
         if held:
             yield held
 
-    def _partial_match(self, text: str) -> int:
+    def partial_match(self, text: str) -> int:
         """How many characters at the end of the text are the beginning of a stop string."""
         longest = min(len(text), max(map(len, self.strings)) - 1)
         return next(

@@ -25,6 +25,7 @@ from chainrule.decoding.over_arrays import SteppingArrays, beam_search_arrays, s
 from chainrule.decoding.stop_strings import StopStrings
 from chainrule.inference.drafts import Draft, check_mode, open_draft, repetition_draft
 from chainrule.inference.generation_options import GenerationOptions
+from chainrule.inference.pieces import TextPieces, end_token, last_line
 from chainrule.inference.subject import TextModel
 from chainrule.types import ArrayModel
 
@@ -97,14 +98,7 @@ class _Generation(ABC):
         """The tokens of one text, computed with drafts."""
 
     def _end_token(self) -> int | None:
-        """Lines of words are sentences, so generation ends with one; elsewhere a newline is a character like others.
-
-        An `eos` that is not the newline ends the whole text.
-        """
-        stop = self.options.stop_at_eos
-        if stop is None:
-            stop = self.tokenizer.word_tokens or not self.tokenizer.ends_lines
-        return self.tokenizer.eos if stop else None
+        return end_token(self.tokenizer, self.options.stop_at_eos)
 
     # Whole texts
 
@@ -154,22 +148,14 @@ class _Generation(ABC):
 
     def _new_text(self, steps: Iterator[int]) -> Iterator[str]:
         """The text of tokens that come one by one after the prompt, in pieces of whole characters."""
-        line = self._last_line()
-        shown = self.tokenizer.decode(line)
+        pieces = TextPieces(self.tokenizer, self._last_line())
         for token in steps:
-            line.append(token)
-            text = self.tokenizer.decode(line)
-            if text.startswith(shown) and not text.endswith("\ufffd") and text != shown:
-                yield text[len(shown) :]
-                shown = text
-            if line[-1] == self.tokenizer.eos:
-                line, shown = [], ""
+            if piece := pieces.feed(token):
+                yield piece
 
     def _last_line(self) -> list[int]:
         """The tokens of the prompt after its last eos."""
-        tokens = self.start
-        last = next((index for index in range(len(tokens) - 1, -1, -1) if tokens[index] == self.tokenizer.eos), -1)
-        return tokens[last + 1 :]
+        return last_line(self.tokenizer, self.start)
 
 
 class _TensorGeneration(_Generation):

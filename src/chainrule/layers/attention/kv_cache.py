@@ -6,7 +6,7 @@ capacity doubles when it is full. The first N positions of each group are in use
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from weakref import WeakSet
 
 import torch
@@ -143,14 +143,29 @@ class KeyValueCache(TensorHolder):
         torch.index_select(self.buffer[:, : self.stored], 0, group_A, out=moved[:, : self.stored])
         return KeyValueCache(moved, self.length, self.window, owned_AWN)
 
+    def form(self) -> Hashable:
+        """Caches of equally many positions can be joined."""
+        return "cache", self.length, self.window, self.buffer.shape[2:], self.buffer.dtype, self.buffer.device
+
+    def join(self, others: Sequence[KeyValueCache]) -> KeyValueCache:
+        """The rows of this cache, then those of the others, each as a group."""
+        alone = [one._as_groups() for one in (self, *others)]
+        capacity = self._capacity(self.length + 1)
+        joined = self._allocate(sum(len(one.buffer) for one in alone), capacity)
+        torch.cat([one.buffer[:, : self.length] for one in alone], out=joined[:, : self.length])
+        return KeyValueCache(joined, self.length, self.window)
+
+    def _as_groups(self) -> KeyValueCache:
+        """The same cache with one row per group."""
+        if self.owned_AWN is None:
+            return self
+        return self._ungroup(torch.arange(len(self.owned_AWN) * self.rows, device=self.owned_AWN.device), 0)
+
     # Reading
 
     def keys_and_values(self) -> tuple[Tensor, ...]:
         """The keys and the values of each row, RHLE each."""
-        if self.owned_AWN is None:
-            return self.group_keys_and_values()
-        row_R = torch.arange(len(self.owned_AWN) * self.rows, device=self.owned_AWN.device)
-        return self._ungroup(row_R, 0).group_keys_and_values()
+        return self._as_groups().group_keys_and_values()
 
     def group_keys_and_values(self) -> tuple[Tensor, ...]:
         """The keys and the values that each group stores, AHNE each."""

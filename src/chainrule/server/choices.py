@@ -1,0 +1,169 @@
+"""One text of a completion while it is generated: its tokens, log-probabilities, text and end."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chainrule.base.lazy import torch
+from chainrule.decoding.stop_strings import StopStrings
+from chainrule.inference.pieces import TextPieces, end_token, last_line
+from chainrule.server.completion_request import SEED_BITS, CompletionRequest, Prompt, bias_of
+from chainrule.text.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LEAST = -9999.0
+"""The log-probability of what is impossible: JSON has no infinity."""
+
+BITS = 1 / math.log(2)
+
+
+@dataclass
+class TokenLog:
+    """The four parallel lists of `logprobs`, and the bits of each token."""
+
+    tokens: list[str] = field(default_factory=list)
+    token_logprobs: list[float | None] = field(default_factory=list)
+    top_logprobs: list[dict[str, float] | None] = field(default_factory=list)
+    text_offset: list[int] = field(default_factory=list)
+
+    def add(self, piece: str, log_prob: float | None, top: dict[str, float] | None, offset: int) -> None:
+        """Append a token."""
+        self.tokens.append(piece)
+        self.token_logprobs.append(None if log_prob is None else max(log_prob, LEAST))
+        self.top_logprobs.append(top)
+        self.text_offset.append(offset)
+
+    def __add__(self, other: TokenLog) -> TokenLog:
+        return TokenLog(
+            self.tokens + other.tokens,
+            self.token_logprobs + other.token_logprobs,
+            self.top_logprobs + other.top_logprobs,
+            self.text_offset + other.text_offset,
+        )
+
+    def cut(self, length: int) -> TokenLog:
+        """Without the tokens that begin after the end of the text."""
+        kept = sum(offset < length for offset in self.text_offset)
+        return TokenLog(
+            self.tokens[:kept], self.token_logprobs[:kept], self.top_logprobs[:kept], self.text_offset[:kept]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The lists as JSON; the bits of a token are -log2 p."""
+        bits = [None if one is None else -one * BITS for one in self.token_logprobs]
+        return {
+            "tokens": self.tokens,
+            "token_logprobs": self.token_logprobs,
+            "top_logprobs": self.top_logprobs,
+            "text_offset": self.text_offset,
+            "token_bits": bits,
+        }
+
+
+def top_of(log_probs_V: Tensor, token: int, count: int, tokenizer: Tokenizer) -> dict[str, float] | None:
+    """The most probable tokens and the given one; None: none were asked for."""
+    if not count:
+        return None
+    best = log_probs_V.topk(min(count, len(log_probs_V)))
+    found = dict(zip(best.indices.tolist(), best.values.tolist(), strict=True)) | {token: float(log_probs_V[token])}
+    return {tokenizer.piece(one): max(value, LEAST) for one, value in found.items()}
+
+
+def seed_of(request: CompletionRequest, number: int) -> int:
+    """The seed of the `number`-th text of a prompt: that of the request for the first; without one, a random one."""
+    if request.seed is None:
+        return secrets.randbits(63)
+    if not number:
+        return request.seed & SEED_BITS
+    digest = hashlib.blake2b(f"{request.seed} {number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") & SEED_BITS
+
+
+class Choice:
+    """One text. `choose` picks its next token, `accept` appends it."""
+
+    def __init__(
+        self, index: int, request: CompletionRequest, prompt: Prompt, tokenizer: Tokenizer, *, arrays: bool, number: int
+    ) -> None:
+        self.index, self.prompt = index, prompt
+        self._request, self._tokenizer = request, tokenizer
+        options = request.options(seed_of(request, number))
+        self._arrays = options.array_chooser() if arrays else None
+        self._choose = options.chooser()
+        self._bias = bias_of(request.logit_bias, tokenizer)
+        self._counts: Counter[int] = Counter()
+        self._stops, self._eos = StopStrings(request.stops), end_token(tokenizer, request.stop_at_eos)
+        self._pieces = TextPieces(tokenizer, last_line(tokenizer, prompt.read[1:]))
+        self._before = len(prompt.text) if request.echo else 0  # characters before the generated text
+        self.text, self.tokens, self.log_prob = "", 0, 0.0
+        self.sent, self.sent_tokens = 0, 0  # of the text and of the log, by streaming
+        self.prompt_log, self.log = TokenLog(), TokenLog()
+        self.finish: str | None = None if request.max_tokens else "length"
+
+    def choose(self, log_probs_V: Tensor) -> int:
+        """The next token, given the distribution of the model."""
+        adjusted_1V = self._adjusted(log_probs_V)[None]
+        if self._arrays is not None:
+            return int(self._arrays(adjusted_1V.numpy())[0])
+        return int(self._choose(adjusted_1V))
+
+    def _adjusted(self, log_probs_V: Tensor) -> Tensor:
+        """Log-probabilities with the bias and the penalties of tokens that were generated before."""
+        presence, frequency = self._request.presence_penalty, self._request.frequency_penalty
+        if not self._bias and not (self._counts and (presence or frequency)):
+            return log_probs_V
+        change = dict(self._bias)
+        for token, count in self._counts.items():
+            change[token] = change.get(token, 0.0) - presence - frequency * count
+        adjusted_V = log_probs_V.clone()
+        adjusted_V[torch.tensor(list(change))] += torch.tensor(list(change.values()), dtype=adjusted_V.dtype)
+        return adjusted_V
+
+    def accept(self, token: int, log_probs_V: Tensor) -> None:
+        """Append a chosen token, given the distribution it was chosen from."""
+        log_prob = float(log_probs_V[token])
+        self.tokens += 1
+        self.log_prob += log_prob
+        self._counts[token] += 1
+        if self._request.logprobs is not None:
+            top = top_of(log_probs_V, token, self._request.logprobs, self._tokenizer)
+            self.log.add(self._tokenizer.piece(token), log_prob, top, self._before + len(self.text))
+        if token == self._eos:
+            self.finish = "stop"
+            return
+        begin = max(0, len(self.text) - max(map(len, self._stops.strings), default=0))
+        self.text += self._pieces.feed(token)
+        end = self._stops.find(self.text, begin) if self._stops else None
+        if end is not None:
+            self.text, self.finish = self.text[:end], "stop"
+            self.log = self.log.cut(self._before + end)
+        elif self.tokens == self._request.max_tokens:
+            self.finish = "length"
+
+    @property
+    def mean_log_prob(self) -> float:
+        """What `best_of` ranks by."""
+        return self.log_prob / max(1, self.tokens)
+
+    def unsent(self) -> tuple[str, TokenLog]:
+        """The text and the tokens that can be sent now; what may be the beginning of a stop string is held back."""
+        held = self._stops.partial_match(self.text) if self._stops and self.finish is None else 0
+        end = max(self.sent, len(self.text) - held)
+        text, log = self.text[self.sent : end], self.log
+        ready = len(log.tokens) if self.finish else len(log.cut(self._before + end).tokens)
+        ready = max(ready, self.sent_tokens)
+        part = TokenLog(
+            log.tokens[self.sent_tokens : ready],
+            log.token_logprobs[self.sent_tokens : ready],
+            log.top_logprobs[self.sent_tokens : ready],
+            log.text_offset[self.sent_tokens : ready],
+        )
+        self.sent, self.sent_tokens = end, ready
+        return text, part

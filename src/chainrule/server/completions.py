@@ -1,0 +1,301 @@
+"""/v1/completions: prompts continued, scored, or both, as generators on the engine.
+
+One token at a time, texts are rows of the run's continuous batch. A beam, drafts and parallel modes are one call of the
+verb, in which a text takes part alone.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from chainrule.base.lazy import torch
+from chainrule.base.modes import evaluating
+from chainrule.decoding.continuous import Row
+from chainrule.inference.generate import generate_texts, stream_text
+from chainrule.inference.subject import TextModel
+from chainrule.runs.language_model import LanguageModelRun
+from chainrule.server.choices import LEAST, Choice, TokenLog, seed_of, top_of
+from chainrule.server.completion_request import CompletionRequest, Prompt, residue_bits
+from chainrule.server.engine import Moves, Work
+from chainrule.server.library import LoadedRun
+from chainrule.server.limits import Limits
+from chainrule.text.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CHUNK = 64
+"""Positions of a prompt that are scored at once; a distribution over all tokens is computed for each."""
+
+Part = dict[str, Any]
+"""A choice of an answer, or a part of one that is streamed."""
+
+
+class Completion:
+    """A request for completions of a loaded run."""
+
+    def __init__(self, loaded: LoadedRun, request: CompletionRequest, limits: Limits, draft: LoadedRun | None) -> None:
+        run = loaded.run
+        if not isinstance(run, LanguageModelRun):
+            raise run.missing("generate")
+        request.check(limits)
+        self.loaded, self.request, self.limits = loaded, request, limits
+        self.run, self.draft = run, None if draft is None else draft.run
+        self.prompts = request.prompts(run.tokenizer, limits)
+        self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
+        self.prompt_tokens = sum(len(prompt.ids) for prompt in self.prompts)
+        self.completion_tokens = 0
+        self.first_token: float | None = None  # when it was chosen
+        self.finished: list[str] = []
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Refuse wrong options and biases before the request is queued."""
+        self._choice(0, self.prompts[0], 0)
+        options = self.request.options(None)
+        if self.request.searches:
+            replace(options, draft=self._draft_subject()).check()
+
+    @property
+    def rows(self) -> int:
+        """Texts that it generates at the same time."""
+        wanted = len(self.prompts) * self.request.samples if self.request.max_tokens else 1
+        return max(1, min(wanted, self.limits.rows))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it may read and write."""
+        return self.prompt_tokens + len(self.prompts) * self.request.samples * self.request.max_tokens
+
+    def work(self) -> Work:
+        """The request for the engine."""
+        steps = self._search if self.request.searches else self._steps
+        return Work(steps, self.loaded.batch, rows=self.rows, tokens=self.tokens)
+
+    # On the engine
+
+    def _steps(self, work: Work) -> Generator[Moves, None, Part]:
+        """Score the prompts if they are echoed, and continue them, as many at a time as there are rows."""
+        chosen: list[Part] = []
+        waiting = self._begin(work)
+        live: list[tuple[Choice, Row]] = []
+        batch, done = self.loaded.batch, dict[int, list[Choice]]()
+        try:
+            more = True
+            while more or live:
+                while more and len(live) < self.rows:
+                    begun = next(waiting, None)
+                    if begun is None:
+                        more = False
+                    elif begun[1] is None:  # a part of a prompt was read, or nothing is generated
+                        if begun[0] is not None:
+                            chosen += self._collect(work, begun[0], done)
+                        yield []
+                    else:
+                        live.append((begun[0], begun[1]))  # type: ignore[arg-type]
+                moves = [(row, self._advance(choice, row)) for choice, row in live]
+                for choice, row in live:
+                    if self.request.stream:
+                        self._send(work, choice)
+                    if choice.finish:
+                        batch.close(row)
+                        chosen += self._collect(work, choice, done)
+                live = [(choice, row) for choice, row in live if not choice.finish]
+                kept = {row for _, row in live}
+                yield [(row, token) for row, token in moves if row in kept]
+        finally:
+            for _, row in live:
+                batch.close(row)
+        return self.answer(sorted(chosen, key=lambda one: one["index"]))
+
+    def _advance(self, choice: Choice, row: Row) -> int:
+        if self.first_token is None:
+            self.first_token = time.monotonic()
+        token = choice.choose(row.log_probs_V)
+        choice.accept(token, row.log_probs_V)
+        return token
+
+    def _begin(self, work: Work) -> Iterator[tuple[Choice | None, Row | None]]:
+        """Each text with its row; without a row where nothing is generated, without a text after a part of a prompt."""
+        for place, prompt in enumerate(self.prompts):
+            log, found = TokenLog(), None
+            for part, after in self._read(prompt):
+                log, found = log + part, after
+                yield None, None
+            for number in range(self.request.samples):
+                choice = self._choice(place * self.request.n + number, prompt, number)
+                choice.prompt_log = log
+                if self.request.stream and self.request.echo:
+                    work.emit(self._part(choice, prompt.text, log, None))
+                if choice.finish:
+                    yield choice, None
+                else:
+                    assert found is not None
+                    yield choice, self.loaded.batch.open(*found)
+
+    def _choice(self, index: int, prompt: Prompt, number: int) -> Choice:
+        arrays = self.run.model.arrays is not None
+        return Choice(index, self.request, prompt, self.run.tokenizer, arrays=arrays, number=number)
+
+    def _read(self, prompt: Prompt) -> Iterator[tuple[TokenLog, tuple[Tensor, Any]]]:
+        """Read a prompt, and score it in parts if it is echoed -> log of each part, distribution and state after it."""
+        model, request = self.run.model, self.request
+        state, device = model.start(1), self.loaded.batch.device
+        if not request.echo or request.logprobs is None:
+            if request.max_tokens:
+                with evaluating(model):
+                    yield TokenLog(), model.prefill(state, torch.tensor([prompt.read], device=device))
+            return
+        scored = [*prompt.scored, None]  # nothing is scored after the last token
+        offsets = iter(_offsets(self.run.tokenizer, prompt))
+        for begin in range(0, len(prompt.read), CHUNK):
+            read = prompt.read[begin : begin + CHUNK]
+            log = TokenLog()
+            if not begin and prompt.begun:
+                log.add(self.run.tokenizer.piece(prompt.read[0]), None, None, 0)
+            with evaluating(model):
+                log_probs_1TV, state = model.extend(state, torch.tensor([read], device=device))
+            for log_probs_V, token in zip(log_probs_1TV[0], scored[begin : begin + CHUNK], strict=True):
+                if token is not None:
+                    top = top_of(log_probs_V, token, request.logprobs, self.run.tokenizer)
+                    log.add(self.run.tokenizer.piece(token), float(log_probs_V[token]), top, next(offsets))
+            yield log, (log_probs_1TV[:, -1], state)
+
+    def _collect(self, work: Work, choice: Choice, done: dict[int, list[Choice]]) -> list[Part]:
+        """The choices of a prompt that are returned, once all its texts have ended."""
+        self.completion_tokens += choice.tokens
+        place = choice.index // self.request.n if self.request.samples == self.request.n else None
+        if place is not None:
+            if self.request.stream and not self.request.max_tokens:
+                self._send(work, choice)
+            return [self._whole(choice)]
+        group = done.setdefault(id(choice.prompt), [])
+        group.append(choice)
+        if len(group) < self.request.samples:
+            return []
+        best = sorted(group, key=lambda one: -one.mean_log_prob)[: self.request.n]
+        first = min(one.index for one in group)
+        return [{**self._whole(one), "index": first + rank} for rank, one in enumerate(best)]
+
+    # Beams, drafts and parallel modes
+
+    def _draft_subject(self) -> TextModel | str | None:
+        if self.draft is None:
+            return "lookup" if self.request.draft else None
+        if not isinstance(self.draft, LanguageModelRun):
+            raise self.draft.missing("generate")
+        return self.draft.subject
+
+    def _search(self, work: Work) -> Generator[Moves, None, Part]:
+        """Continue the prompts by calls of the verb."""
+        parts: list[Part] = []
+        for place, prompt in enumerate(self.prompts):
+            options = replace(self.request.options(seed_of(self.request, 0)), draft=self._draft_subject())
+            written = len(self.run.tokenizer.decode(prompt.ids))
+            if self.request.stream:
+                yield from self._stream_search(work, place, prompt, options)
+                continue
+            for number, one in enumerate(generate_texts(self.run.subject, prompt.text, options)):
+                self.completion_tokens += one.tokens
+                text = (
+                    one.text[written:].removesuffix("\n")
+                    if one.tokens < self.request.max_tokens
+                    else one.text[written:]
+                )
+                finish = "stop" if one.tokens < self.request.max_tokens else "length"
+                self.finished.append(finish)
+                shown = prompt.text + text if self.request.echo else text
+                extra = {} if one.log_prob is None else {"log_prob": one.log_prob}
+                parts.append(_choice_record(place * self.request.n + number, shown, None, finish) | extra)
+            yield []
+        return self.answer(parts)
+
+    def _stream_search(self, work: Work, place: int, prompt: Prompt, options: Any) -> Iterator[Moves]:
+        pieces = stream_text(self.run.subject, prompt.text, options)
+        if prompt.ids:
+            next(pieces, None)  # the prompt
+        if self.request.echo:
+            work.emit(self.chunk([_choice_record(place, prompt.text, None, None)]))
+        for piece in pieces:
+            self.completion_tokens += 1
+            work.emit(self.chunk([_choice_record(place, piece, None, None)]))
+            yield []
+        finish = "length" if self.completion_tokens >= self.request.max_tokens else "stop"
+        work.emit(self.chunk([_choice_record(place, "", None, finish)]))
+
+    # Answers
+
+    def _send(self, work: Work, choice: Choice) -> None:
+        """Stream what is new of a text."""
+        text, log = choice.unsent()
+        if text or log.tokens or choice.finish:
+            work.emit(self._part(choice, text, log, choice.finish))
+
+    def _part(self, choice: Choice, text: str, log: TokenLog, finish: str | None) -> Part:
+        lists = None if self.request.logprobs is None else log.to_dict()
+        return self.chunk([_choice_record(choice.index, text, lists, finish)])
+
+    def _whole(self, choice: Choice) -> Part:
+        """A choice of an answer that is not streamed."""
+        self.finished.append(choice.finish or "length")
+        text = choice.prompt.text + choice.text if self.request.echo else choice.text
+        if self.request.logprobs is None:
+            return _choice_record(choice.index, text, None, choice.finish)
+        log = choice.prompt_log + choice.log if self.request.echo else choice.log
+        record = _choice_record(choice.index, text, log.to_dict(), choice.finish)
+        return record | {"bits_per_byte": self._bits_per_byte(choice, text, log)}
+
+    def _bits_per_byte(self, choice: Choice, text: str, log: TokenLog) -> float | None:
+        """The length of a code for the text: its tokens, and what the tokens of the prompt leave open."""
+        known = [one for one in log.token_logprobs if one is not None]
+        if not text or not self.run.model.normalised or LEAST in known:
+            return None
+        prompt, tokenizer = choice.prompt, self.run.tokenizer
+        residue = residue_bits(tokenizer, prompt.text, prompt.scored) if self.request.echo else 0.0
+        from chainrule.evaluation.perplexity import bits_per_byte
+
+        return bits_per_byte(-sum(known), residue, len(text.encode(errors="surrogatepass")))
+
+    def answer(self, parts: list[Part]) -> Part:
+        """The whole answer."""
+        return self.chunk(parts) | {"usage": self.usage}
+
+    def chunk(self, parts: list[Part]) -> Part:
+        """An answer, or a part of one, with some choices."""
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.loaded.name,
+            "choices": parts,
+            "system_fingerprint": self.loaded.fingerprint,
+        }
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens read and written."""
+        total = self.prompt_tokens + self.completion_tokens
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": total,
+        }
+
+
+def _choice_record(index: int, text: str, logprobs: Any, finish: str | None) -> Part:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _offsets(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+    """Where the text of each token of a prompt begins, in characters."""
+    from chainrule.inference.pieces import TextPieces
+
+    pieces, place, found = TextPieces(tokenizer), 0, []
+    for token in prompt.scored:
+        found.append(min(place, len(prompt.text)))
+        place += len(pieces.feed(token))
+    return found

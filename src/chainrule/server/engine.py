@@ -1,0 +1,193 @@
+"""The thread that computes: every request is a generator on it, and texts of one model are continued together.
+
+A generator yields the tokens that it appends to rows of its run's `ContinuousBatch`, or an empty list to let others
+compute. Each turn resumes every running generator once and then takes one step of every batch. So texts join and leave
+at each step, long work is interleaved with short work, and models are never used by two threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import Any
+
+from chainrule.decoding.continuous import ContinuousBatch, Row
+from chainrule.server.errors import ApiError, as_api_error, overloaded
+from chainrule.server.limits import Limits
+from chainrule.server.metrics import Metrics
+
+Moves = list[tuple[Row, int]]
+Steps = Generator[Moves, None, Any]
+
+
+class Work:
+    """One request on the engine. `emit` sends parts of the answer; what the generator returns is its end."""
+
+    def __init__(
+        self, steps: Callable[[Work], Steps], batch: ContinuousBatch | None = None, *, rows: int = 1, tokens: int = 0
+    ) -> None:
+        self.batch, self.rows, self.tokens = batch, rows, tokens
+        self.cancelled = False
+        self.arrived = self.began = time.monotonic()
+        self.steps: Steps = steps(self)
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+
+    # On the engine
+
+    def emit(self, part: Any) -> None:
+        """Send a part of the answer."""
+        self._send("part", part)
+
+    def end(self, result: Any) -> None:
+        """Send the end of the answer."""
+        self._send("end", result)
+
+    def fail(self, error: BaseException) -> None:
+        """Send an error; an unforeseen one is logged."""
+        failure = as_api_error(error)
+        if failure.status == 500:
+            traceback.print_exception(error, file=sys.stderr)
+        self._send("error", failure)
+
+    def _send(self, kind: str, value: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._events.put_nowait, (kind, value))
+
+    # On the event loop
+
+    async def parts(self) -> AsyncIterator[Any]:
+        """The parts of the answer, and at last its end; errors are raised."""
+        kind = ""
+        while kind != "end":
+            kind, value = await self._events.get()
+            if kind == "error":
+                raise value
+            yield value
+
+    async def result(self) -> Any:
+        """The end of the answer."""
+        value = None
+        async for value in self.parts():  # noqa: B007
+            pass
+        return value
+
+
+class Engine:
+    """Runs work on one thread, which begins with the first request."""
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self._limits, self._metrics = limits, metrics
+        self._changed = threading.Condition()
+        self._waiting: deque[Work] = deque()
+        self._running: list[Work] = []
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is computed or waits."""
+        with self._changed:
+            return bool(self._waiting or self._running)
+
+    def submit(self, work: Work) -> None:
+        """Queue a request, or refuse it because too much is waiting."""
+        with self._changed:
+            self._drop_cancelled()
+            tokens = sum(other.tokens for other in self._waiting)
+            if len(self._waiting) >= self._limits.queue:
+                raise overloaded(f"{len(self._waiting)} requests are waiting; try again later")
+            if self._waiting and tokens + work.tokens > self._limits.queue_tokens:
+                raise overloaded(f"requests with {tokens} tokens are waiting; try again later")
+            self._waiting.append(work)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._compute, name="chainrule engine", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def cancel(self, work: Work) -> None:
+        """Stop computing a request whose answer nobody reads."""
+        work.cancelled = True
+        with self._changed:
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End the thread; what is left gets an error."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def _drop_cancelled(self) -> None:
+        if any(work.cancelled for work in self._waiting):
+            self._waiting = deque(work for work in self._waiting if not work.cancelled)
+
+    def _compute(self) -> None:
+        while not self._stopping:
+            with self._changed:
+                while not (self._waiting or self._running or self._stopping):
+                    self._changed.wait()
+                self._admit()
+            self._turn()
+        ended = ApiError(503, "the server is shutting down", code="shutting_down", retry_after=5)
+        for work in (*self._running, *self._waiting):
+            work.fail(ended)
+
+    def _admit(self) -> None:
+        """Begin waiting requests, in order, while there is room."""
+        self._drop_cancelled()
+        rows = sum(work.rows for work in self._running)
+        while self._waiting and (not self._running or rows + self._waiting[0].rows <= self._limits.rows):
+            work = self._waiting.popleft()
+            work.began = time.monotonic()
+            self._metrics.queue_time.observe(work.began - work.arrived)
+            self._running.append(work)
+            rows += work.rows
+        self._metrics.running.set(len(self._running))
+        self._metrics.waiting.set(len(self._waiting))
+
+    def _turn(self) -> None:
+        """Resume every request once, then take one step of every batch."""
+        moves: dict[ContinuousBatch, Moves] = {}
+        for work in list(self._running):
+            wanted = self._resume(work)
+            if wanted and work.batch is not None:
+                moves.setdefault(work.batch, []).extend(wanted)
+        for batch, wanted in moves.items():
+            try:
+                batch.advance(wanted)
+            except BaseException as error:  # whatever it is, the others must go on
+                for work in [work for work in self._running if work.batch is batch]:
+                    self._finish(work)
+                    work.fail(error)
+        self._metrics.rows.set(sum(len(batch) for batch in moves))
+
+    def _resume(self, work: Work) -> Moves:
+        late = time.monotonic() - work.arrived > self._limits.seconds
+        if work.cancelled or late:
+            self._finish(work)
+            if late:
+                work.fail(_too_slow(self._limits.seconds))
+            return []
+        try:
+            return next(work.steps)
+        except StopIteration as stop:
+            self._finish(work)
+            work.end(stop.value)
+        except BaseException as error:  # whatever it is, the others must go on
+            self._finish(work)
+            work.fail(error)
+        return []
+
+    def _finish(self, work: Work) -> None:
+        """Remove a request; its generator closes its rows."""
+        self._running.remove(work)
+        work.steps.close()
+
+
+def _too_slow(seconds: float) -> ApiError:
+    return ApiError(400, f"the request took more than {seconds:g} seconds; ask for fewer tokens", code="time_limit")

@@ -1,0 +1,85 @@
+"""What happens around every request: its id, the API key, the log, the metrics."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from typing import Any
+
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from chainrule.server.errors import ApiError
+from chainrule.server.requests import JsonResponse
+from chainrule.server.server import Server
+
+PUBLIC = frozenset({"/health"})
+"""Routes without a key."""
+
+OWN_KEY = frozenset({"/translate"})
+"""Routes whose key may be in the body; the route checks it."""
+
+
+class Gate:
+    """Wraps the routes."""
+
+    def __init__(self, app: ASGIApp, server: Server, routes: list[Route], *, log: bool) -> None:
+        self._app, self._server, self._routes, self._log = app, server, routes, log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, number, status = time.monotonic(), secrets.token_hex(8), 500
+        scope.setdefault("state", {})["request_id"] = number
+
+        async def send_noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message.get("headers", ()), (b"x-request-id", number.encode())]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        try:
+            await self._admitted(scope, receive, send_noted)
+        finally:
+            self._record(scope, status, time.monotonic() - began)
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            authorization = dict(scope["headers"]).get(b"authorization")
+            given = None if authorization is None else authorization.decode("latin-1")
+            if path not in PUBLIC and not (path in OWN_KEY and given is None):
+                self._server.keys.check(given)
+            if path not in PUBLIC and path != "/metrics":
+                self._server.check_accepting()
+        except ApiError as error:
+            await JsonResponse(error.body, error.status, error.headers)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        route = self._route(scope)
+        self._server.metrics.requests.labels(route, str(status)).inc()
+        self._server.metrics.latency.labels(route).observe(seconds)
+        if self._log:
+            state = scope["state"]
+            record: dict[str, Any] = {
+                "time": round(time.time(), 3),
+                "id": state["request_id"],
+                "method": scope["method"],
+                "route": route,
+                "status": status,
+                "seconds": round(seconds, 4),
+                **{name: state[name] for name in ("model", "prompt") if name in state},
+            }
+            print(json.dumps(record), file=sys.stderr, flush=True)
+
+    def _route(self, scope: Scope) -> str:
+        """The pattern of the route, never the path that a client sent."""
+        found = (route.path for route in self._routes if route.matches(scope)[0] is not Match.NONE)
+        return next(found, "other")

@@ -1,0 +1,159 @@
+"""The runs of a server: loaded when first used, reloaded when replaced on disk, unloaded when memory is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from chainrule.base.devices import release_memory
+from chainrule.checkpoint.folder import RunFolder
+from chainrule.decoding.continuous import ContinuousBatch
+from chainrule.errors import ConfigError
+from chainrule.runs.base import Run
+from chainrule.runs.load import load
+from chainrule.server.errors import ApiError, overloaded
+
+Stamp = tuple[tuple[int, int, int], ...]
+"""Identifies the files of a run: inode, time and size of each."""
+
+
+class LoadedRun:
+    """A run in memory."""
+
+    def __init__(self, name: str, run: Run, stamp: Stamp) -> None:
+        self.name, self.run, self.stamp = name, run, stamp
+        self.lock = asyncio.Lock()  # held while its tokeniser is used
+        self.users = 0  # requests that use it now
+        self.used = time.monotonic()
+        self.fingerprint = "chainrule-" + run.fingerprint.hex()
+        _ = run.model  # loaded now
+
+    @cached_property
+    def batch(self) -> ContinuousBatch:
+        """The texts that its model is continuing."""
+        return ContinuousBatch(self.run.model)
+
+
+@dataclass
+class Entry:
+    """A run that can be asked for."""
+
+    name: str
+    path: Path
+    created: int
+    model: str  # name of the model
+    loaded: LoadedRun | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files without those of the training, as an estimate of its memory."""
+        files = (path for path in self.path.rglob("*") if "training" not in path.relative_to(self.path).parts)
+        return sum(path.stat().st_size for path in files if path.is_file())
+
+    def stamp(self) -> Stamp:
+        """The state of its files on disk."""
+        found = (self.path / name for name in ("config.toml", "model.safetensors", "tokenizer.json"))
+        states = (path.stat() for path in found if path.exists())
+        return tuple((state.st_ino, state.st_mtime_ns, state.st_size) for state in states)
+
+
+class Library:
+    """The runs by name."""
+
+    def __init__(self, runs: Iterable[str | Path], *, memory: int | None = None, device: str = "auto") -> None:
+        self.entries = find_runs(runs)
+        self._memory, self._device = memory, device
+        for entry in self.entries.values():
+            if memory is not None and entry.size > memory:
+                raise ConfigError(f"{entry.path} has {entry.size} bytes, but --memory is {memory}; raise --memory")
+
+    @property
+    def loaded(self) -> int:
+        """Number of runs in memory."""
+        return sum(entry.loaded is not None for entry in self.entries.values())
+
+    def entry(self, name: str | None) -> Entry:
+        """The run of this name; None: the only one."""
+        if name is None and len(self.entries) == 1:
+            return next(iter(self.entries.values()))
+        known = ", ".join(self.entries)
+        if name is None:
+            raise ApiError(400, f"model is missing; give one of {known}", code="missing_field", param="model")
+        if name not in self.entries:
+            message = f"there is no model {name!r}; this server has {known}"
+            raise ApiError(404, message, code="model_not_found", param="model")
+        return self.entries[name]
+
+    @asynccontextmanager
+    async def use(self, name: str | None) -> AsyncIterator[LoadedRun]:
+        """A loaded run, which stays in memory inside the block."""
+        entry = self.entry(name)
+        async with entry.lock:
+            loaded = entry.loaded
+            if loaded is None or loaded.stamp != await asyncio.to_thread(entry.stamp):
+                loaded = await self._load(entry)
+            loaded.users += 1
+        try:
+            yield loaded
+        finally:
+            loaded.users -= 1
+            loaded.used = time.monotonic()
+
+    async def _load(self, entry: Entry) -> LoadedRun:
+        """Load a run, or load it again because its files were replaced; requests in work keep the old one."""
+        self._make_room(entry)
+
+        def load_entry() -> LoadedRun:
+            return LoadedRun(entry.name, load(entry.path, device=self._device), entry.stamp())
+
+        entry.loaded = await asyncio.to_thread(load_entry)
+        return entry.loaded
+
+    def _make_room(self, wanted: Entry) -> None:
+        """Unload idle runs, the longest unused first, until another fits into the memory."""
+        if self._memory is None:
+            return
+        others = [entry for entry in self.entries.values() if entry.loaded is not None and entry is not wanted]
+        total = wanted.size + sum(entry.size for entry in others)
+        idle = [entry for entry in others if entry.loaded is not None and not entry.loaded.users]
+        for entry in sorted(idle, key=lambda one: one.loaded.used if one.loaded else 0.0):
+            if total <= self._memory:
+                break
+            total -= entry.size
+            entry.loaded = None
+        release_memory()
+        if total > self._memory:
+            raise overloaded("all runs in memory are in use, and there is no room for another; try again later")
+
+
+def find_runs(paths: Iterable[str | Path]) -> dict[str, Entry]:
+    """Runs by name: the name of a run's folder, or its path below a given folder of runs."""
+    found: list[tuple[str, Path]] = []
+    for path in map(Path, paths):
+        if (path / "config.toml").is_file():
+            found.append((path.resolve().name, path))
+            continue
+        inside = sorted(config.parent for config in path.rglob("config.toml"))
+        runs = [one for one in inside if not any(other != one and other in one.parents for other in inside)]
+        if not runs:
+            raise ConfigError(f"{path} is no run and has none below it; give folders that chainrule train made")
+        found += [(run.relative_to(path).as_posix(), run) for run in runs]
+    if not found:
+        raise ConfigError("there is nothing to serve; give at least one run, or a folder of runs")
+    names = [name for name, _ in found]
+    named = [(name if names.count(name) == 1 else path.as_posix(), path) for name, path in found]
+    entries = {name: Entry(name, path, *_facts(path)) for name, path in named}
+    if len(entries) < len(named):
+        raise ConfigError(f"a run was given twice: {', '.join(name for name, _ in named)}; give each once")
+    return entries
+
+
+def _facts(path: Path) -> tuple[int, str]:
+    """When a run was made, and the name of its model."""
+    return int((path / "config.toml").stat().st_mtime), RunFolder(path).read_config().model.name

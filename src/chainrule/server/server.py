@@ -1,0 +1,147 @@
+"""What the routes share: the runs, the engine, the limits, the keys, and how a request becomes an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chainrule.registry import MODELS
+from chainrule.server.auth import ApiKeys
+from chainrule.server.completion_request import CompletionRequest
+from chainrule.server.completions import Completion
+from chainrule.server.engine import Engine, Steps, Work
+from chainrule.server.errors import ApiError
+from chainrule.server.library import Entry, Library, LoadedRun
+from chainrule.server.limits import Limits
+from chainrule.server.metrics import Metrics
+from chainrule.server.requests import JsonResponse
+from chainrule.server.sse import EventStream, unless_disconnected
+from chainrule.server.translation import Languages
+
+
+class Answerable(Protocol):
+    """A request whose answer is computed by one generator."""
+
+    def check(self, limits: Limits) -> None: ...
+
+    def answer(self, loaded: LoadedRun, limits: Limits) -> Steps: ...
+
+
+class Server:
+    """One server."""
+
+    def __init__(
+        self,
+        runs: Iterable[str | Path],
+        *,
+        limits: Limits | None = None,
+        keys: ApiKeys | None = None,
+        memory: int | None = None,
+        languages: Mapping[str, tuple[str, str]] | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.limits, self.keys, self.metrics = limits or Limits(), keys or ApiKeys(), Metrics()
+        self.library = Library(runs, memory=memory, device=device)
+        self.engine = Engine(self.limits, self.metrics)
+        self.languages = Languages(dict(languages or {}))
+        self.loading = self.draining = False
+        for name in languages or ():
+            self.library.entry(name)
+
+    @property
+    def translators(self) -> list[Entry]:
+        """The runs that translate."""
+        entries = self.library.entries.values()
+        return [one for one in entries if MODELS.get(one.model).task == "translation"]
+
+    async def load_all(self) -> None:
+        """Load every run; meanwhile the server is not healthy."""
+        self.loading = True
+        try:
+            for name in self.library.entries:
+                async with self.library.use(name):
+                    pass
+        finally:
+            self.loading = False
+
+    async def compute(self, request: Request, name: str | None, wanted: Answerable) -> Any:
+        """The answer of a request that is one call of a verb."""
+        wanted.check(self.limits)
+        async with self.library.use(name) as loaded:
+            self.note(request, loaded)
+            work = Work(lambda work: wanted.answer(loaded, self.limits))
+            self.engine.submit(work)
+            return await unless_disconnected(request, work.result(), lambda: self.engine.cancel(work))
+
+    async def complete(self, request: Request, wanted: CompletionRequest) -> Response:
+        """The answer of a completion: whole, or in parts."""
+        stack = AsyncExitStack()
+        try:
+            completion, work = await self.begin(request, wanted, stack)
+        except BaseException:
+            await stack.aclose()
+            raise
+        cancel = self._cancel(work)
+        if wanted.stream:
+            return EventStream(self._events(completion, work, wanted), cancel, stack.aclose)
+        async with stack:
+            answer = await unless_disconnected(request, work.result(), cancel)
+        self.count(completion, work)
+        return JsonResponse(answer)
+
+    async def begin(
+        self, request: Request, wanted: CompletionRequest, stack: AsyncExitStack
+    ) -> tuple[Completion, Work]:
+        """Load the runs of a completion, check it and queue it."""
+        loaded = await stack.enter_async_context(self.library.use(wanted.model))
+        self.note(request, loaded)
+        draft = None
+        if wanted.draft not in (None, "lookup"):
+            draft = await stack.enter_async_context(self.library.use(wanted.draft))
+        async with loaded.lock:  # a tokeniser is used by one request at a time
+            completion = await asyncio.to_thread(Completion, loaded, wanted, self.limits, draft)
+        work = completion.work()
+        self.engine.submit(work)
+        return completion, work
+
+    def _cancel(self, work: Work) -> Callable[[], None]:
+        return lambda: self.engine.cancel(work)
+
+    async def _events(self, completion: Completion, work: Work, wanted: CompletionRequest) -> AsyncIterator[Any]:
+        """The parts of a streamed completion; the last one may have the usage."""
+        held = None
+        async for part in work.parts():
+            if held is not None:
+                yield held
+            held = part  # the end, which has all choices again, is not sent
+        self.count(completion, work)
+        if wanted.stream_options is not None and wanted.stream_options.include_usage:
+            yield completion.chunk([]) | {"usage": completion.usage}
+
+    def note(self, request: Request, loaded: LoadedRun) -> None:
+        """Record the run of a request for the log, and how many runs are loaded."""
+        request.state.model = loaded.name
+        self.metrics.loaded.set(self.library.loaded)
+
+    def count(self, completion: Completion, work: Work) -> None:
+        """Record the tokens of a finished completion."""
+        name, metrics = completion.loaded.name, self.metrics
+        metrics.prompt_tokens.labels(name).inc(completion.prompt_tokens)
+        metrics.generation_tokens.labels(name).inc(completion.completion_tokens)
+        metrics.prompt_size.observe(completion.prompt_tokens)
+        metrics.text_size.observe(completion.completion_tokens)
+        for reason in completion.finished:
+            metrics.finished.labels(reason).inc()
+        if completion.first_token is not None:
+            metrics.first_token.observe(completion.first_token - work.arrived)
+
+    def check_accepting(self) -> None:
+        """Refuse requests while the server shuts down."""
+        if self.draining:
+            raise ApiError(503, "the server is shutting down", code="shutting_down", retry_after=5)

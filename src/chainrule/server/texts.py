@@ -1,0 +1,323 @@
+"""Requests that are one call of a verb: score, classify, tag, fill, neighbours, embeddings, tokens.
+
+The JSON of a line is that of the verb's `--json`.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import Field
+
+from chainrule.evaluation.perplexity import bits_per_byte
+from chainrule.inference.score import LineScore, score_text
+from chainrule.inference.unknown_words import OovKind, UnknownWords
+from chainrule.runs.base import Run
+from chainrule.runs.labels import ClassifierRun, TaggerRun
+from chainrule.runs.language_model import LanguageModelRun
+from chainrule.runs.masked import MaskedRun
+from chainrule.runs.translator import TranslatorRun
+from chainrule.server.completion_request import check_ids, residue_bits
+from chainrule.server.engine import Moves
+from chainrule.server.errors import invalid
+from chainrule.server.library import LoadedRun
+from chainrule.server.limits import Limits
+from chainrule.server.requests import Fields
+from chainrule.text.readers import text_of
+from chainrule.text.tokenizers import Tokenizer
+
+SLICE, SCORED_SLICE = 32, 1024
+"""Lines computed before other requests have their turn; of scoring, which is faster."""
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Run)
+Answer = Generator[Moves, None, Any]
+"""A generator on the engine, whose result is the JSON of the answer."""
+
+
+class Lines(Fields):
+    """A request about one text or several."""
+
+    input: str | list[str]
+
+    @property
+    def lines(self) -> list[str]:
+        """The texts as a list."""
+        return [self.input] if isinstance(self.input, str) else self.input
+
+    def check(self, limits: Limits) -> None:
+        """Refuse more than the limits allow; a text has at most as many tokens as characters."""
+        limits.check_prompts("input", [0] * len(self.lines))
+
+    def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
+        """Compute the answer on the engine."""
+        raise TypeError(f"{type(self).__name__} must define answer")
+
+
+def in_slices(
+    lines: Sequence[T], size: int, compute: Callable[[Sequence[T]], list[Any]]
+) -> Generator[Moves, None, list[Any]]:
+    """The results of lines, some at a time; in between others compute."""
+    found: list[Any] = []
+    for begin in range(0, len(lines), size):
+        yield []
+        found += compute(lines[begin : begin + size])
+    return found
+
+
+def run_with(verb: str, kind: type[R], loaded: LoadedRun) -> R:
+    """The run, which must be of a kind that has `verb`."""
+    if not isinstance(loaded.run, kind):
+        raise loaded.run.missing(verb)
+    return loaded.run
+
+
+class ScoreRequest(Lines):
+    """log p of lines, each scored separately, its end included."""
+
+    tokens: bool = False
+    oov: OovKind = "unk"
+    oov_penalty: float | None = None
+
+    def check(self, limits: Limits) -> None:
+        super().check(limits)
+        if any("\n" in line for line in self.lines):
+            raise invalid("input has a text with a newline; /score takes lines, one text each", "input")
+
+    def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
+        run = run_with("score", LanguageModelRun, loaded)
+        compute = self._with_tokens if self.tokens else self._totals
+        size = SCORED_SLICE if run.model.line_scorer is not None else SLICE
+        data = yield from in_slices(self.lines, size, lambda some: compute(run, some))
+        log_probs = [one["log_prob"] for one in data]
+        size_bytes = sum(len(line.encode(errors="surrogatepass")) + 1 for line in self.lines)
+        total: float | None = None
+        if self.lines and run.model.normalised and None not in log_probs:
+            text = "".join(line + "\n" for line in self.lines)
+            residue = 0.0
+            if self.oov == "unk":
+                residue = residue_bits(run.tokenizer, text, run.tokenizer.encode_block(text).tolist())
+            total = bits_per_byte(-sum(log_probs), residue, size_bytes)
+        return {
+            "object": "list",
+            "model": loaded.name,
+            "data": data,
+            "bits_per_byte": total,
+            "system_fingerprint": loaded.fingerprint,
+        }
+
+    def _totals(self, run: LanguageModelRun, lines: Sequence[str]) -> list[Any]:
+        text = text_of("".join(line + "\n" for line in lines))  # never a path, as a list given to a run may be
+        found = score_text(run.subject, text, None, UnknownWords(self.oov, self.oov_penalty))
+        pairs = (pair for block in found for pair in zip(*block, strict=True))
+        return [{"log_prob": finite(log_prob), "tokens": tokens} for log_prob, tokens in pairs]
+
+    def _with_tokens(self, run: LanguageModelRun, lines: Sequence[str]) -> list[Any]:
+        return [_scored(one) for one in run.score(list(lines), oov=self.oov, oov_penalty=self.oov_penalty)]
+
+
+def _scored(one: LineScore) -> dict[str, Any]:
+    log_probs = [finite(value) for value in one.log_probs]
+    bits = [None if value is None else -value / math.log(2) for value in log_probs]
+    return {
+        "log_prob": finite(one.log_prob),
+        "tokens": one.tokens,
+        "pieces": one.pieces,
+        "log_probs": log_probs,
+        "bits": bits,
+    }
+
+
+def finite(value: float) -> float | None:
+    """The value; None if JSON has no number for it."""
+    return value if math.isfinite(value) else None
+
+
+class ClassifyRequest(Lines):
+    """Labels of texts, or of pairs of texts."""
+
+    input: str | list[str] | list[tuple[str, str]]  # type: ignore[assignment]
+
+    def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
+        run = run_with("classify", ClassifierRun, loaded)
+
+        def compute(lines: Sequence[Any]) -> list[Any]:
+            return [
+                {
+                    "label": best[0].label,
+                    "probability": best[0].probability,
+                    "probabilities": {one.label: one.probability for one in best},
+                }
+                for best in run.classify(list(lines), top=len(run.labels))
+            ]
+
+        data = yield from in_slices(self.lines, SLICE, compute)
+        return listed(loaded, data)
+
+
+class TagRequest(Lines):
+    """Tags of the words of sentences, given with spaces between the words or as lists of words."""
+
+    input: str | list[str] | list[list[str]]  # type: ignore[assignment]
+
+    def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
+        run = run_with("tag", TaggerRun, loaded)
+        sentences = [one.split() if isinstance(one, str) else one for one in self.lines]
+
+        def compute(some: Sequence[list[str]]) -> list[Any]:
+            found = run.tag([list(words) for words in some])
+            return [{"words": words, "tags": tags} for words, tags in zip(some, found, strict=True)]
+
+        data = yield from in_slices(sentences, SLICE, compute)
+        return listed(loaded, data)
+
+
+class FillRequest(Lines):
+    """The most probable words for every [MASK] of texts."""
+
+    top: int = Field(5, ge=1, le=1000)
+
+    def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
+        run = loaded.run
+        if not isinstance(run, MaskedRun | TranslatorRun):
+            raise run.missing("fill")
+
+        def compute(some: Sequence[str]) -> list[Any]:
+            filled = ((text, run.fill(text, self.top)) for text in some)
+            return [{"text": text, "filled": [asdict(one)["guesses"] for one in found]} for text, found in filled]
+
+        data = yield from in_slices(self.lines, 1, compute)
+        return listed(loaded, data)
+
+
+class NeighboursRequest(Fields):
+    """The words nearest to a word, or to an analogy a - b + c."""
+
+    word: str | None = None
+    analogy: tuple[str, str, str] | None = Field(None, strict=False)
+    top: int = Field(10, ge=1, le=1000)
+
+    def check(self, limits: Limits) -> None:
+        """Refuse both or none of word and analogy."""
+        if (self.word is None) == (self.analogy is None):
+            raise invalid("neighbours needs either word or analogy: [a, b, c]; give one of them", "word")
+
+    def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
+        """Compute the answer on the engine."""
+        yield []
+        run = loaded.run
+        if self.analogy is not None:
+            found, query = run.analogy(*self.analogy, top=self.top), {"analogy": list(self.analogy)}
+        else:
+            found, query = run.neighbours(self.word or "", self.top), {"word": self.word}  # type: ignore[dict-item]
+        return {**query, "neighbours": [one._asdict() for one in found], "model": loaded.name}
+
+
+class EmbeddingsRequest(Lines):
+    """Vectors of texts, as OpenAI's clients ask for them."""
+
+    input: str | list[str] | list[int] | list[list[int]]  # type: ignore[assignment]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+    user: str | None = None
+    pooling: Literal["mean", "max", "first", "last"] = "mean"
+    normalise: bool = False
+    layer: int | None = None
+
+    @property
+    def lines(self) -> list[Any]:
+        """The texts, some of them as ids."""
+        single = isinstance(self.input, str) or (bool(self.input) and isinstance(self.input[0], int))
+        return [self.input] if single else list(self.input)
+
+    def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
+        run = loaded.run
+        texts = [_text(run.tokenizer, one) for one in self.lines]
+        if not texts:
+            raise invalid("input is an empty list; give at least one text", "input")
+
+        def compute(some: Sequence[str]) -> list[Any]:
+            return list(run.embed(list(some), pooling=self.pooling, normalise=self.normalise, layer=self.layer))
+
+        vectors = yield from in_slices(texts, SLICE, compute)
+        width = len(vectors[0])
+        if self.dimensions not in (None, width):
+            raise invalid(f"dimensions is {self.dimensions}; this model has {width}, leave it out", "dimensions")
+        encode = _base64 if self.encoding_format == "base64" else _floats
+        data = [
+            {"object": "embedding", "index": place, "embedding": encode(vector)} for place, vector in enumerate(vectors)
+        ]
+        tokens = sum(len(run.tokenizer.encode_block(text)) for text in texts)
+        return {**listed(loaded, data), "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+
+
+def _text(tokenizer: Tokenizer, given: str | list[int]) -> str:
+    if isinstance(given, str):
+        return given
+    check_ids(given, tokenizer, "input")
+    return tokenizer.decode(given)
+
+
+def _floats(vector_D: Any) -> list[float]:
+    values: list[float] = vector_D.tolist()
+    return values
+
+
+def _base64(vector_D: Any) -> str:
+    return base64.b64encode(np.asarray(vector_D, "<f4").tobytes()).decode()
+
+
+def listed(loaded: LoadedRun, data: list[Any]) -> dict[str, Any]:
+    """An answer of one record per line."""
+    return {"object": "list", "model": loaded.name, "data": data, "system_fingerprint": loaded.fingerprint}
+
+
+class TokenizeRequest(Fields):
+    """A text to be split."""
+
+    prompt: str
+    add_special_tokens: bool = False
+
+    def tokens(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """The ids; the token that ends a text is recognised by its name where it is not the newline."""
+        if self.add_special_tokens:
+            raise invalid("add_special_tokens is true, but texts have none here; set it to false", "add_special_tokens")
+        ends = self.prompt == eos_text(tokenizer)
+        ids = [tokenizer.eos] if ends else tokenizer.encode_block(self.prompt).tolist()
+        return {"tokens": ids, "count": len(ids), "pieces": [tokenizer.piece(token) for token in ids]}
+
+
+class DetokenizeRequest(Fields):
+    """Ids to be joined."""
+
+    tokens: list[int]
+
+    def text(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """The text of the ids."""
+        check_ids(self.tokens, tokenizer, "tokens")
+        return {"prompt": tokenizer.decode(self.tokens)}
+
+
+def eos_text(tokenizer: Tokenizer) -> str:
+    """The text of `eos`: the newline, or the name of the token that ends whole texts."""
+    return "\n" if tokenizer.ends_lines else tokenizer.piece(tokenizer.eos)
+
+
+def tokenizer_info(loaded: LoadedRun) -> dict[str, Any]:
+    """What a client needs to know of a tokeniser."""
+    tokenizer = loaded.run.tokenizer
+    return {
+        "tokenizer_class": tokenizer.kind,
+        "vocab_size": tokenizer.vocab_size,
+        "eos_token": eos_text(tokenizer),
+        "eos_token_id": tokenizer.eos,
+        "bos_token": None,
+        "pad_token": None,
+        "unk_token": None if tokenizer.unk is None else tokenizer.piece(tokenizer.unk),
+        "model": loaded.name,
+    }

@@ -1,0 +1,109 @@
+"""/translate and /languages in the form of LibreTranslate, with scores and attention as further fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+from pydantic import Field
+
+from chainrule.runs.translator import TranslatorRun
+from chainrule.server.errors import invalid
+from chainrule.server.library import Entry, LoadedRun
+from chainrule.server.limits import Limits
+from chainrule.server.requests import Fields
+from chainrule.server.texts import SLICE, Answer, in_slices, run_with
+
+
+class TranslateRequest(Fields):
+    """Texts to be translated."""
+
+    q: str | list[str]
+    source: str = "auto"
+    target: str = ""
+    format: Literal["text"] = "text"
+    alternatives: int = Field(0, ge=0)
+    api_key: str | None = None
+    num_beams: int | None = Field(None, ge=1)
+    scores: bool = False
+    attention: bool = False
+
+    @property
+    def lines(self) -> list[str]:
+        """The texts as a list."""
+        return [self.q] if isinstance(self.q, str) else self.q
+
+    def check(self, limits: Limits) -> None:
+        """Refuse what is above the limits."""
+        limits.check_prompts("q", [0] * len(self.lines))
+        limits.check("alternatives", self.alternatives, limits.n)
+        limits.check("num_beams", self.num_beams or 1, limits.beams)
+        if any("\n" in line for line in self.lines):
+            raise invalid("q has a text with a newline; give a list with one line each", "q")
+
+    def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
+        """Translate on the engine."""
+        run = run_with("translate", TranslatorRun, loaded)
+        count = self.alternatives + 1
+        search: dict[str, Any] = {"num_return_sequences": count, "attention": self.attention}
+        if self.num_beams is not None or count > 1:
+            search["num_beams"] = max(count, self.num_beams or run.search_options({}).num_beams)
+
+        def compute(some: Sequence[str]) -> list[Any]:
+            return list(run.translate_lines(list(some), **search))
+
+        found = yield from in_slices(self.lines, SLICE, compute)
+        return self._record(loaded, found)
+
+    def _record(self, loaded: LoadedRun, found: list[Any]) -> dict[str, Any]:
+        single = isinstance(self.q, str)
+
+        def shown(values: list[Any]) -> Any:
+            return values[0] if single else values
+
+        record: dict[str, Any] = {"translatedText": shown([best[0].text for best in found])}
+        if self.alternatives:
+            record["alternatives"] = shown([[one.text for one in best[1:]] for best in found])
+        if self.scores:
+            record["scores"] = shown([[one.score for one in best] for best in found])
+            record["log_probs"] = shown([[one.log_prob for one in best] for best in found])
+        if self.attention:
+            record["attention"] = shown([best[0].attention and asdict(best[0].attention) for best in found])
+        return record | {"model": loaded.name, "system_fingerprint": loaded.fingerprint}
+
+
+class Languages:
+    """Which run translates from which language into which."""
+
+    def __init__(self, pairs: dict[str, tuple[str, str]]) -> None:
+        self._pairs = pairs  # by name of the run
+
+    def run_for(self, request: TranslateRequest, translators: Sequence[Entry]) -> str:
+        """The run that a request means: by name, else by its languages, else the only one."""
+        if request.model is not None:
+            return request.model
+        wanted = [
+            name
+            for name, (source, target) in self._pairs.items()
+            if request.source in (source, "auto") and request.target in (target, "")
+        ]
+        if len(wanted) == 1:
+            return wanted[0]
+        if not self._pairs and len(translators) == 1 and not request.target:
+            return translators[0].name
+        known = ", ".join(f"{name} ({source} to {target})" for name, (source, target) in self._pairs.items())
+        raise invalid(
+            f"no single run translates from {request.source!r} to {request.target!r}; "
+            + (f"this server has {known}" if known else "give model, or start the server with --languages"),
+            "target",
+            "unknown_language",
+        )
+
+    def listing(self) -> list[dict[str, Any]]:
+        """The languages in the form of LibreTranslate."""
+        sources = dict.fromkeys(source for source, _ in self._pairs.values())
+        return [
+            {"code": code, "name": code, "targets": [end for begin, end in self._pairs.values() if begin == code]}
+            for code in sources
+        ]

@@ -1,0 +1,24 @@
+"""A running server, and how tests talk to it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any, NamedTuple
+
+import httpx2
+import openai
+
+
+class Service(NamedTuple):
+    """A running server."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: list[str]
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        """The official client."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", **{"max_retries": 0, **options})
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx2.Response:
+        return httpx2.post(self.url + path, json=body, timeout=60, **options)
