@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import letter_pairs, pairs_text, write_pairs
-from services import Service
 
 import chainrule as cr
+from builders import letter_pairs, pairs_text, write_pairs
+from services import Service
 
 SMALL: dict[str, Any] = {"model": {"embedding": 16, "hidden": 16, "layers": 1}}
 

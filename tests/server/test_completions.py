@@ -8,10 +8,10 @@ from typing import Any
 
 import openai
 import pytest
-from services import Service
 
 import chainrule as cr
 from chainrule.runs.language_model import LanguageModelRun
+from services import Service
 
 LANGUAGE_MODELS = ["ngram", "lstm", "transformer", "mixture"]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from services import Service
 
 import chainrule as cr
 from chainrule.runs.language_model import LanguageModelRun
+from services import Service
 
 LINES = ["abababab", "cdcd", "efefefefef", "ghab", "ijij", "a"]
 
