@@ -8,8 +8,8 @@ predicted; micro F1 is F1 of all decisions together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +132,10 @@ class ClassEvaluation(Measurement):
     def f1(self) -> float:
         """Macro F1."""
         return self.macro_f1
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per label."""
+        return [{"label": name, **asdict(one)} for name, one in self.labels.items()]
 
     def show(self) -> str:
         """Return the figures, a row per label and the confusions as text."""

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from chainrule.base.results import make_frame
 from chainrule.base.tables import show_fields
 
 
@@ -32,6 +33,15 @@ class Measurement:
     def show(self) -> str:
         """Return the figures as text for people."""
         return show_fields(self.figures())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the figures as a table: one row with the fields, or what a subclass has rows for, such as labels."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return [{name: value for name, value in values.items() if not isinstance(value, dict | list)}]
+
+    def to_pandas(self) -> Any:
+        """Return `rows` as a pandas frame."""
+        return make_frame(self.rows())
 
 
 def _json_value(value: Any) -> Any:

@@ -81,6 +81,15 @@ class Measures(Measurement):
         own = {name: figure.to_dict() for name, figure in self.metrics.items()}
         return {"sentences": self.sentences, **own, **(second if self.paired else {})}
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per system and metric."""
+        systems = [("first", self.metrics), ("second", self.against)]
+        return [
+            {"system": system, "metric": name, "score": one.score, "low": one.interval[0], "high": one.interval[1]}
+            for system, metrics in systems
+            for name, one in metrics.items()
+        ]
+
     def show(self) -> str:
         """Return the scores with their intervals as text for people, then the tests."""
         rows: dict[str, Any] = {"sentences": self.sentences}

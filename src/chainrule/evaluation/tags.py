@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -90,6 +90,10 @@ class TagEvaluation(Measurement):
     kinds: dict[str, LabelScore]  # of spans, or tags
     signature: str
     protocol: str
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per kind of span, or per tag."""
+        return [{"kind": name, **asdict(one)} for name, one in self.kinds.items()]
 
     def show(self) -> str:
         """Return the figures and a row per kind as text."""

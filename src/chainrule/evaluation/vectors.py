@@ -9,7 +9,7 @@ that differ only in case, the first one of the table is used, as in gensim.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -209,6 +209,10 @@ class Analogies(Measurement):
 
     def figures(self) -> dict[str, Any]:
         return {f"analogies {name}": value for name, value in super().figures().items()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per section."""
+        return [asdict(one) for one in self.sections]
 
     def show(self) -> str:
         """Return the figures and a line per section as text."""
