@@ -92,6 +92,14 @@ def test_protected_strings_occur_as_often_as_in_the_source(run: Any, beams: int)
     assert all(Counter(protected_strings(one.text))["7"] == 1 for one in two)
 
 
+def test_phrases_of_characters_begin_a_line_or_follow_a_space(place: Path) -> None:
+    pairs = write_pairs(place, [(f"{a} {b} 1 2", f"{b} {a}") for a in "abcd" for b in "abcd"] * 4, "spaced")
+    run: Any = cr.train(*pairs, model="seq2seq-rnn", tokenizer="char", steps=3, out=place / "spaced")
+    for text in ("ab", "c"):
+        for best in run.translate_lines(["a b", "d c"], force=[text], num_beams=3, num_return_sequences=3):
+            assert all(f" {text}" in f" {one.text}" for one in best)
+
+
 def test_without_protected_strings_keep_changes_nothing(run: Any) -> None:
     lines = ["a cat", "ab", "the dog sat"]
     assert run.translate(lines, keep=True) == run.translate(lines)

@@ -214,11 +214,11 @@ def constrained_beam_search(
 ) -> list[list[Hypothesis]]:
     """`beam_search` of B prompts, each with phrases that its hypotheses contain. There may be fewer than requested.
 
-    The first token of a prompt, usually `eos`, is not part of the text; the others may contain phrases.
+    A prompt may contain phrases. A spelling that begins with `eos` is one at the beginning of the text.
     """
     check_beam(beams, length_penalty, num_return_sequences)
     grids = [
-        _Grid(Phrases(some), given[1:], eos, beams, limit, length_penalty)
+        _Grid(Phrases(some), given, eos, beams, limit, length_penalty)
         for some, given, limit in zip(phrases, prompt_BT.tolist(), max_new_tokens, strict=True)
     ]
     scores_RV, state = stepper.prefill(state, prompt_BT)

@@ -18,6 +18,10 @@ Glossary = Mapping[str, str] | Sequence[tuple[str, str]] | str | Path
 """Source phrases and what they are translated as, or the path of a file of them."""
 
 
+CHINESE = "\u2e80"
+"""From here on, characters are those of scripts without spaces between words, nearly all."""
+
+
 @dataclass(frozen=True)
 class LinePhrases:
     """What the translation of a line must contain."""
@@ -62,6 +66,7 @@ class PhraseBook:
         for text in (*self.force, *self.glossary.values()):
             self._check(text)
         self._entries = _matcher(list(self.glossary))
+        self._space = _space_token(tokenizer)
 
     def __bool__(self) -> bool:
         return self.keep or bool(self.force or self.glossary)
@@ -75,18 +80,29 @@ class PhraseBook:
         unwritable = []
         for text, count in protected.items():
             if self._writable(text):
-                phrases.append(Phrase(self._spellings(text), count, exact=True))
+                phrases.append(Phrase(self._spellings(text, separate=_separate(text, line)), count, exact=True))
             else:
                 unwritable += [text] * count
         if unwritable and self.tokenizer.unk is not None:
             unwritable.sort(key=line.index)
-            phrases.append(Phrase(((self.tokenizer.unk,),), len(unwritable)))
+            separate = all(_separate(text, line) for text in unwritable)
+            phrases.append(Phrase(self._ways((self.tokenizer.unk,), separate=separate), len(unwritable)))
         return LinePhrases(phrases, protected, unwritable)
 
-    def _spellings(self, text: str) -> tuple[tuple[int, ...], ...]:
-        """The tokens of a text at the beginning of a line, and after a space."""
-        ways = [text, f" {text}"] if self.tokenizer.spaces_matter else [text]
-        return tuple(dict.fromkeys(tuple(self.tokenizer.encode(way)) for way in ways))
+    def _spellings(self, text: str, *, separate: bool = True) -> tuple[tuple[int, ...], ...]:
+        """The tokens of a text at the beginning of a line, and after a space.
+
+        Where a space is a token of its own, a separate phrase follows one, or begins the line.
+        """
+        tokens = tuple(self.tokenizer.encode(text))
+        inside = tuple(self.tokenizer.encode(f" {text}")) if self.tokenizer.spaces_matter else tokens
+        ways = self._ways(tokens, separate=separate and text[0] < CHINESE)
+        return tuple(dict.fromkeys((*ways, inside))) if inside != tokens else ways
+
+    def _ways(self, tokens: tuple[int, ...], *, separate: bool) -> tuple[tuple[int, ...], ...]:
+        if self._space is None or not separate:
+            return (tokens,)
+        return (self._space, *tokens), (self.tokenizer.eos, *tokens)
 
     def _writable(self, text: str) -> bool:
         tokens = self.tokenizer.encode(text)
@@ -101,6 +117,18 @@ class PhraseBook:
                 f"the phrase '{text}' cannot be forced: the tokens of this run write it as '{written}'; give words "
                 "that it can write, or train with a subword tokeniser"
             )
+
+
+def _space_token(tokenizer: Tokenizer) -> int | None:
+    """The token between two words; None: words have no token between them."""
+    one, two, both = tokenizer.encode("a"), tokenizer.encode("b"), tokenizer.encode("a b")
+    space = both[len(one)] if len(both) == len(one) + 1 + len(two) else tokenizer.unk
+    return None if space == tokenizer.unk else space
+
+
+def _separate(text: str, line: str) -> bool:
+    """Whether a space, or nothing, is before every occurrence of a text in a line."""
+    return all(not before or before.isspace() for before in re.findall(rf"(^|.){re.escape(text)}", line, re.DOTALL))
 
 
 def _matcher(phrases: list[str]) -> re.Pattern[str] | None:
@@ -119,4 +147,4 @@ def _bounded(phrase: str) -> str:
 
 def _spaced(sign: str) -> bool:
     """Whether a character belongs to words that spaces separate."""
-    return sign.isalnum() and sign < "\u2e80"
+    return sign.isalnum() and sign < CHINESE
