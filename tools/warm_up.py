@@ -12,6 +12,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import chainrule as cr
+from chainrule import kenlm
 from chainrule.text.samples.phrases import write_phrase_pairs
 from chainrule.text.samples.texts import sample_text
 
@@ -31,6 +32,10 @@ def main() -> None:
             run.generate("The ", max_new_tokens=5)
             run.evaluate(text)
             list(run.score_text(text))
+        sentences, state = kenlm.Model(folder / "ngram-word"), kenlm.State()
+        sentences.BeginSentenceWrite(state)
+        sentences.BaseScore(state, "the", state)
+        list(sentences.full_scores("the"))
         cr.train(text, model="word2vec", epochs=1, vector_size=16, out=folder / "word2vec", settings={})
         for model in ("lstm", "gru", "transformer"):
             run = cr.train(text, model=model, tokenizer="char", steps=2, out=folder / model, settings=SMALL)

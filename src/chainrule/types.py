@@ -154,6 +154,10 @@ class LineScorer(Protocol):
         """log p in nats and number of tokens of each line, scored separately; the last line may lack its eos."""
         ...
 
+    def score_tokens(self, tokens_N: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """log p in nats of each token of lines that are scored separately, N in double precision."""
+        ...
+
 
 class ArrayModel(Protocol):
     """A language model over numpy arrays: what evaluation and scoring need. `base/over_arrays.py` makes one of any."""

@@ -164,6 +164,8 @@ def test_lines_are_scored_as_by_log_probs(name: str, across_lines: bool) -> None
         assert lengths.tolist() == [len(line) for line in lines[:count]]
         expected = [float(model.log_probs(torch.tensor([line])).double().sum()) for line in lines[:count]]
         np.testing.assert_allclose(log_probs, expected, rtol=1e-5)
+        by_token_N = np.concatenate([model.log_probs(torch.tensor([line]))[0].numpy() for line in lines[:count]])
+        np.testing.assert_allclose(model.line_scorer.score_tokens(tokens_N), by_token_N, rtol=1e-6)
     empty, none = model.line_scorer.score_lines(np.zeros(0, np.int64))
     assert len(empty) == len(none) == 0
 

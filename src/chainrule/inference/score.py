@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from chainrule.data.grouping import by_length, in_windows, map_batches
 from chainrule.inference.subject import TextModel
 from chainrule.inference.unknown_words import UNK_ONLY, UnknownWords
 from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import Ids
+from chainrule.text.tokenizers.base import Ids, Tokenizer
+from chainrule.types import LineScorer
 
 BATCH_TOKENS = 8192
 """Tokens scored together."""
@@ -24,24 +25,116 @@ BATCH_TOKENS = 8192
 LINES = 512
 """Lines read together, to be grouped by length."""
 
+BLOCK_LINES = 4096
+"""Lines read together by a model that scores many lines in one call."""
 
-@dataclass(frozen=True)
+
 class LineScore:
-    """The log-probability of one line, its `<eos>` and what its unknown words are charged included."""
+    """The log-probability of one line, its `<eos>` and what its unknown words are charged included.
 
-    log_prob: float  # nats
-    tokens: int
-    pieces: list[str]
-    log_probs: list[float]
+    Attributes:
+        log_prob: log p of the line in nats.
+        tokens: Number of its tokens.
+        pieces: The tokens as they are displayed.
+        log_probs: log p of each token.
+    """
+
+    __slots__ = ("_group", "_place", "log_prob", "tokens")
+
+    def __init__(self, log_prob: float, tokens: int, pieces: list[str], log_probs: list[float]) -> None:
+        self.log_prob, self.tokens = log_prob, tokens
+        self._group: _Group = _Listed(pieces, log_probs)
+        self._place = 0
+
+    @classmethod
+    def of_group(cls, log_probs: list[float], tokens: list[int], group: _Group) -> Iterator[Self]:
+        """The scores of the lines of a group. Their tokens are listed when they are asked for: most never are."""
+        place = 0
+        for log_prob, count in zip(log_probs, tokens, strict=True):
+            one = cls.__new__(cls)
+            one.log_prob, one.tokens, one._group, one._place = log_prob, count, group, place
+            place += count
+            yield one
+
+    @property
+    def pieces(self) -> list[str]:
+        return self._group.pieces(self._place, self._place + self.tokens)
+
+    @property
+    def log_probs(self) -> list[float]:
+        return self._group.log_probs(self._place, self._place + self.tokens)
+
+    def _asdict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("log_prob", "tokens", "pieces", "log_probs")}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LineScore) and self._asdict() == other._asdict()
+
+    __hash__ = None  # type: ignore[assignment]  # it has lists
+
+    def __repr__(self) -> str:
+        return f"LineScore({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
+
+
+class _Group(Protocol):
+    """The tokens of some lines, one after the other."""
+
+    def pieces(self, first: int, last: int) -> list[str]: ...
+
+    def log_probs(self, first: int, last: int) -> list[float]: ...
+
+
+class _Listed(NamedTuple):
+    """The tokens of one line, in lists."""
+
+    given_pieces: list[str]
+    given_log_probs: list[float]
+
+    def pieces(self, first: int, last: int) -> list[str]:
+        return self.given_pieces
+
+    def log_probs(self, first: int, last: int) -> list[float]:
+        return self.given_log_probs
+
+
+class _Block(NamedTuple):
+    """The tokens of many lines, in arrays."""
+
+    tokenizer: Tokenizer
+    tokens_N: Array
+    log_probs_N: Array
+
+    def pieces(self, first: int, last: int) -> list[str]:
+        return [self.tokenizer.piece(token) for token in self.tokens_N[first:last].tolist()]
+
+    def log_probs(self, first: int, last: int) -> list[float]:
+        log_probs: list[float] = self.log_probs_N[first:last].tolist()
+        return log_probs
 
 
 def score_lines(subject: TextModel, lines: Iterable[str], unknown: UnknownWords = UNK_ONLY) -> Iterator[LineScore]:
     """The score of each line, in the order given; lines are read and scored in groups."""
-    tokenizer = subject.tokenizer
-    for group in in_windows(lines, LINES):
+    tokenizer, scorer = subject.tokenizer, subject.model.line_scorer
+    for group in in_windows(lines, LINES if scorer is None else BLOCK_LINES):
+        block = "\n".join([*group, ""])
+        if scorer is not None and block.count("\n") == len(group):
+            yield from _score_block(tokenizer, scorer, block, unknown)
+            continue
         rows = [[*tokenizer.encode(line), tokenizer.eos] for line in group]
         charges = [unknown.charges(tokenizer, line, row) for line, row in zip(group, rows, strict=True)]
         yield from _score_rows(subject, rows, charges)
+
+
+def _score_block(tokenizer: Tokenizer, scorer: LineScorer, block: str, unknown: UnknownWords) -> Iterator[LineScore]:
+    """The score of each line of a block, all in one call."""
+    tokens_N = tokenizer.encode_block(block)
+    log_probs_N = scorer.score_tokens(tokens_N)
+    if unknown.kind != "unk":
+        log_probs_N = log_probs_N + unknown.charges(tokenizer, block, tokens_N)
+    ends_M = np.flatnonzero(tokens_N == tokenizer.eos) + 1
+    counts_M = np.diff(ends_M, prepend=0)
+    totals_M = np.add.reduceat(log_probs_N, ends_M - counts_M)
+    return LineScore.of_group(totals_M.tolist(), counts_M.tolist(), _Block(tokenizer, tokens_N, log_probs_N))
 
 
 def _score_rows(subject: TextModel, rows: list[list[int]], charges: list[Array]) -> list[LineScore]:

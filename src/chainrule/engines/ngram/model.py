@@ -129,6 +129,10 @@ class NgramArrays:
         log_probs_M = np.add.reduceat(log10_N, starts_M, dtype=np.float64) * query.LN10
         return log_probs_M, np.diff(starts_M, append=len(tokens_N))
 
+    def score_tokens(self, tokens_N: Array) -> Array:
+        """log p in nats of each token of lines that are scored separately, N in double precision."""
+        return np.multiply(self.walk_lines(tokens_N)[0], query.LN10, dtype=np.float32).astype(np.float64)
+
     def walk_lines(self, tokens_N: Array) -> tuple[Array, Array]:
         """log10 p and number of context words of each token of lines that are scored separately, N each."""
         state_O = np.empty(self.table.order, np.int64)
