@@ -113,6 +113,7 @@ def test_json_is_one_object_per_line(place: Path, loaded: TranslatorRun, chainru
     assert [one["score"] for one in found] == pytest.approx([one.score for one in expected], abs=1e-5)
     assert [one["log_prob"] for one in found] == pytest.approx([one.log_prob for one in expected], abs=1e-5)
     done = chainrule("translate", place / "b", "--json", "--n-best", 3, stdin=b"abc\n")
+    assert "1 line, " in done.err
     best = json.loads(done.out)
     assert len(best["n_best"]) == 3
     assert best["n_best"][0] == {name: best[name] for name in ("text", "score", "log_prob")}
