@@ -220,7 +220,6 @@ def test_a_text_of_one_token_is_an_error() -> None:
     with pytest.raises(DataError) as caught:
         make(count=1)
     assert str(caught.value) == (
-        "a text of 1 token(s) is too short to mask a token and predict it from others; give more text, also for "
-        "validation"
+        "a text of 1 token is too short to mask a token and predict it from others; give more text, also for validation"
     )
     assert make(count=2).batch(0)[0].inputs_BT.shape == (1, 1)

@@ -153,6 +153,5 @@ def test_a_text_too_short_to_mask_is_an_error() -> None:
     with pytest.raises(DataError) as caught:
         make(count=2)
     assert str(caught.value) == (
-        "a block of 1 token(s) is too short to mask one and keep one; give more text, or a training.length of at "
-        "least 2"
+        "a block of 1 token is too short to mask one and keep one; give more text, or a training.length of at least 2"
     )

@@ -390,10 +390,10 @@ BROKEN = {
     "x.arpa, line 13: 'b' is a duplicate; remove one": SMALL.replace("-1.2\tc", "-1.2\tb"),
     "x.arpa, line 17: 'z' is not among the 1-grams; restore the file": SMALL.replace("\ta b\t", "\ta z\t"),
     "x.arpa, line 17: expected a log-probability first; restore the file": SMALL.replace("-0.6\ta b", "p\ta b"),
-    "x.arpa, line 17: expected a log-probability, 2 word(s) and optionally a back-off weight; restore the file": (
+    "x.arpa, line 17: expected a log-probability, 2 words and optionally a back-off weight; restore the file": (
         SMALL.replace("-0.6\ta b\t", "-0.6\ta b c\t")
     ),
-    "x.arpa, line 17: expected a back-off weight after 2 word(s); restore the file": SMALL.replace("b\t-0.2", "b\tc"),
+    "x.arpa, line 17: expected a back-off weight after 2 words; restore the file": SMALL.replace("b\t-0.2", "b\tc"),
     "x.arpa, line 4: expected the count of 2-grams but got 'ngram 3=2'; restore the file": SMALL.replace(
         "ngram 2=5\n", ""
     ),

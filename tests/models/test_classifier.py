@@ -208,7 +208,7 @@ def test_the_same_seed_makes_the_same_model() -> None:
         ),
         (
             {"labels": ["a"]},
-            "model.labels has 1 name(s), expected at least 2; `train` takes them from the data",
+            "model.labels has 1 name, expected at least 2; `train` takes them from the data",
         ),
         (
             {"output": "adaptive"},

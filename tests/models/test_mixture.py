@@ -296,7 +296,7 @@ def test_weights_of_another_mixture_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         Mixture(config, some_vocabulary(), [small_model("lstm")], torch.ones(1, 2))
     assert str(caught.value) == (
-        "the weights have the shape (1, 2), but 1 bucket(s) of 3 components need (1, 3); mix again"
+        "the weights have the shape (1, 2), but 1 bucket of 3 components need (1, 3); mix again"
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from chainrule.base.grammar import plural
 from chainrule.cli.common import Json, print_json, print_note, print_warnings, show_progress
 from chainrule.cli.translate import BatchSize, Beams, LengthPenalty, given_options
 
@@ -54,4 +55,4 @@ def distill(
     if json:
         print_json({"pairs": count, "out": str(out)})
     else:
-        print_note(f"{count:,} pairs written to {out}")
+        print_note(f"{plural(count, 'pair')} written to {out}")

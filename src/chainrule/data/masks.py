@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from chainrule.base.arrays import Array
+from chainrule.base.grammar import plural
 from chainrule.data.batches import BlockBatches, Tokens
 from chainrule.errors import ConfigError, DataError
 from chainrule.text.tokenizers import Tokenizer
@@ -161,8 +162,8 @@ class MaskedBatches:
     ) -> None:
         if len(tokens) < 2:
             raise DataError(
-                f"a text of {len(tokens)} token(s) is too short to mask a token and predict it from others; give more "
-                "text, also for validation"
+                f"a text of {plural(len(tokens), 'token')} is too short to mask a token and predict it from others; "
+                "give more text, also for validation"
             )
         self.blocks = BlockBatches(tokens, batch_size, length, eos=eos, seed=seed, rank=rank, world=world)
         self.per_epoch, self.masking, self.seed, self.first = self.blocks.per_epoch, masking, seed, first

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from chainrule.base.arrays import Array
+from chainrule.base.grammar import plural
 from chainrule.data.batches import BlockBatches, Tokens
 from chainrule.errors import ConfigError, DataError
 from chainrule.types import Batch, Source
@@ -98,8 +99,8 @@ class SpanBatches:
         self.per_epoch, self.eos, self.seed, self.first_sentinel = self.blocks.per_epoch, eos, seed, first_sentinel
         if self.blocks.length < 2:
             raise DataError(
-                f"a block of {self.blocks.length} token(s) is too short to mask one and keep one; give more text, or a "
-                "training.length of at least 2"
+                f"a block of {plural(self.blocks.length, 'token')} is too short to mask one and keep one; give more "
+                "text, or a training.length of at least 2"
             )
         self.counts = SpanCounts.of(self.blocks.length, noise, mean_span)
         _check_sentinels(self.blocks.length, self.counts, sentinels)

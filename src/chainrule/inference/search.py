@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from chainrule.base.grammar import plural
 from chainrule.data.pairs import pad_sources
 from chainrule.decoding import (
     ControlledStepper,
@@ -68,7 +69,7 @@ class Search(Controls):
     def description(self) -> str:
         """The search in words, for a protocol."""
         if self.mode == "nar":
-            return f"one parallel pass, {self.lengths} length(s), {self.refine} refinement(s)"
+            return f"one parallel pass, {plural(self.lengths, 'length')}, {plural(self.refine, 'refinement')}"
         if self.mode == "draft" or self.draft is not None:
             return "greedy search, checked drafts"
         if self.num_beams == 1:

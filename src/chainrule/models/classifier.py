@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from chainrule.base.grammar import plural
 from chainrule.errors import ConfigError
 from chainrule.layers.encoders.build import EncoderName, EncoderShape, shape_of
 from chainrule.layers.encoders.pooling import PoolingKind, make_pooling
@@ -137,7 +138,8 @@ def _check(config: LabelConfig, output: OutputChoice) -> None:
         )
     if len(config.labels) < 2:
         raise ConfigError(
-            f"model.labels has {len(config.labels)} name(s), expected at least 2; `train` takes them from the data"
+            f"model.labels has {plural(len(config.labels), 'name')}, expected at least 2; `train` takes them from the "
+            "data"
         )
 
 

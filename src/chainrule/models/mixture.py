@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from chainrule.base.arrays import Array
+from chainrule.base.grammar import plural
 from chainrule.errors import ConfigError
 from chainrule.models.adaptive_cache import AnyCacheConfig, ContinuousCache, UnigramCache, UnigramCacheConfig
 from chainrule.models.language_model import LanguageModel
@@ -102,7 +103,7 @@ class Mixture(nn.Module, SteppingModel):
         weights_ZK = torch.full(shape, 1 / shape[1]) if weights_ZK is None else weights_ZK.float()
         if weights_ZK.shape != shape:
             raise ConfigError(
-                f"the weights have the shape {tuple(weights_ZK.shape)}, but {shape[0]} bucket(s) of {shape[1]} "
+                f"the weights have the shape {tuple(weights_ZK.shape)}, but {plural(shape[0], 'bucket')} of {shape[1]} "
                 f"components need {shape}; mix again"
             )
         self.register_buffer("weights", weights_ZK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chainrule.base.grammar import plural
 from chainrule.base.progress import Progress
 from chainrule.data.in_memory import Data
 from chainrule.data.store import TokenStore, open_store
@@ -90,7 +91,7 @@ class LanguageModelRun(ScoringRun, GeneratingRun):
             return evaluate_tokens(self.model, tokens_N, eos=self.tokenizer.eos).cross_entropy
 
         return ValidationMeasures(
-            {"loss": loss}, f"{len(tokens_N):,} tokens", signature(store, self.tokenizer, self.model)
+            {"loss": loss}, plural(len(tokens_N), "token"), signature(store, self.tokenizer, self.model)
         )
 
     def open_held_out(self) -> TokenStore:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from chainrule.base.devices import threads
+from chainrule.base.grammar import plural
 from chainrule.base.progress import Progress
 from chainrule.data.held_out import held_out_pairs
 from chainrule.data.in_memory import Data
@@ -117,7 +118,7 @@ class TranslatorRun(TranslatingRun):
             return float(metric.official.corpus_score(self.outputs(lines_in(pairs.source)), references).score)
 
         return ValidationMeasures(
-            {"loss": loss, "bleu": bleu}, f"{len(store):,} pairs", pair_signature(store, self.tokenizer)
+            {"loss": loss, "bleu": bleu}, plural(len(store), "pair"), pair_signature(store, self.tokenizer)
         )
 
     def _held_out(self) -> Pairs:

@@ -11,14 +11,16 @@ from chainrule.config import RunConfig, TrainingConfig
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
 from chainrule.errors import ConfigError
 from chainrule.evaluation.perplexity import Likelihood, evaluate_tokens
-from chainrule.evaluation.validation_budget import affordable_items, seconds_per_validation, tokens_per_validation
+from chainrule.evaluation.validation_budget import (
+    LEAST_TOKENS,
+    affordable_items,
+    seconds_per_validation,
+    tokens_per_validation,
+)
 from chainrule.registry import MODELS, TASKS
 from chainrule.tasks.presets import RATES, preferred_optimizer, text_rows
 from chainrule.tasks.task import CorpusSize, Listener, Task, Validator
 from chainrule.tasks.text_corpus import TextCorpus, open_text_corpus, refuse_pairs, steps_in_text
-
-LEAST_VALIDATION = 8192
-"""Tokens in a validation, however long they take."""
 
 
 @dataclass
@@ -58,7 +60,7 @@ def _validator(tokens: Any, eos: int, training: TrainingConfig) -> Validator:
             count = affordable_items(
                 lambda items: _evaluate_fast(model, tokens[:items], eos),
                 len(tokens),
-                least=LEAST_VALIDATION,
+                least=LEAST_TOKENS,
                 seconds=seconds,
                 warm_up=256,
             )

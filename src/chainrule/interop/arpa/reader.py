@@ -16,6 +16,7 @@ import numpy as np
 from numba import njit
 
 from chainrule.base.arrays import Array
+from chainrule.base.grammar import plural
 from chainrule.base.progress import Progress
 from chainrule.errors import DataError
 from chainrule.interop.arpa.numbers import take_number
@@ -196,10 +197,10 @@ class _SectionReader:
             self._cursor.fail("expected a log-probability first; restore the file")
         if outcome == BAD_FIELDS:
             self._cursor.fail(
-                f"expected a log-probability, {k} word(s) and optionally a back-off weight; restore the file"
+                f"expected a log-probability, {plural(k, 'word')} and optionally a back-off weight; restore the file"
             )
         if outcome == BAD_WEIGHT:
-            self._cursor.fail(f"expected a back-off weight after {k} word(s); restore the file")
+            self._cursor.fail(f"expected a back-off weight after {plural(k, 'word')}; restore the file")
 
     # Words
 
