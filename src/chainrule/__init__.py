@@ -22,6 +22,7 @@ from chainrule.base.waiting import set_wait_policy
 
 if TYPE_CHECKING:
     from chainrule.api import import_model, load, train
+    from chainrule.checkpoint.pack import pack, unpack
     from chainrule.errors import ChainruleError
     from chainrule.evaluation.measures import measure
     from chainrule.evaluation.text import Evaluation
@@ -53,9 +54,11 @@ __all__ = [
     "load",
     "measure",
     "mix",
+    "pack",
     "serve",
     "train",
     "tune",
+    "unpack",
 ]
 
 _HOMES = {
@@ -71,9 +74,11 @@ _HOMES = {
     "load": "chainrule.api",
     "measure": "chainrule.evaluation.measures",
     "mix": "chainrule.experiments.mix",
+    "pack": "chainrule.checkpoint.pack",
     "serve": "chainrule.server.app",
     "train": "chainrule.api",
     "tune": "chainrule.experiments.tune",
+    "unpack": "chainrule.checkpoint.pack",
 }
 
 

@@ -110,3 +110,13 @@ def test_an_empty_source_file_is_refused(run: TranslatorRun, tmp_path: Path) -> 
         distill(run, [empty], tmp_path / "pairs.tsv")
     assert str(error.value) == f"{empty} is empty: expected text; give a file with at least one line."
     assert not list(tmp_path.glob("pairs.tsv*"))
+
+
+def test_reverse_pairs_have_the_translation_as_the_source(run: TranslatorRun, place: Path, tmp_path: Path) -> None:
+    plain, reverse = tmp_path / "plain.tsv", tmp_path / "reverse.tsv"
+    for out in (plain, reverse):
+        assert distill(run, [place / "test.src"], out, reverse=out is reverse, num_beams=1) == 30
+    rows = [row.split("\t") for row in plain.read_text().splitlines()]
+    assert [row.split("\t") for row in reverse.read_text().splitlines()] == [row[::-1] for row in rows]
+    texts = open_texts([place / "test.src"])
+    assert _key(run, texts, {}) != _key(run, texts, {}, True)  # a stopped one does not resume the other

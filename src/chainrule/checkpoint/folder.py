@@ -38,6 +38,7 @@ from chainrule.checkpoint.checkpoints import (
     write_checkpoint,
 )
 from chainrule.checkpoint.integrity import hash_file, hash_options, is_whole, remember
+from chainrule.checkpoint.packed import cached_folder, is_packed
 from chainrule.config import RunConfig, parse, read_toml, write_toml
 from chainrule.errors import RunError
 from chainrule.text.tokenizers import Tokenizer, load_tokenizer, saved_fingerprint
@@ -57,6 +58,23 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.given = self.path  # as the user named it
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """A run to read: a folder, or a file of `pack`, whose files are in a folder of the cache."""
+        given = Path(path)
+        if not is_packed(given):
+            return cls(given)
+        folder = cls(cached_folder(given))
+        folder.given = given
+        return folder
+
+    def _check_writable(self) -> None:
+        if self.given != self.path:
+            raise RunError(
+                f"{self.given} is a packed run, which is never changed; unpack it with chainrule unpack first"
+            )
 
     @property
     def model_path(self) -> Path:
@@ -80,6 +98,7 @@ class RunFolder:
 
     def write_config(self, config: RunConfig, without: Collection[str] = ()) -> None:
         """Every option, except for the sections that do not apply to this run."""
+        self._check_writable()
         text, before = write_toml(config, without), self._signature().get("configuration")
         earlier = {"configuration_before": before} if before else {}  # what a kill would leave
         self._record({"configuration": hash_options(tomllib.loads(text)), **earlier})
@@ -87,6 +106,8 @@ class RunFolder:
 
     def read_config(self) -> RunConfig:
         """The options of the run."""
+        if self.path.is_file():
+            raise RunError(f"{self.path} is a file: expected the folder of a run, or a file of chainrule pack")
         if not self.path.exists():
             raise RunError(f"no run at {self.path}; train one with: chainrule train TEXT --out {self.path}")
         if not self.exists():
@@ -165,6 +186,7 @@ class RunFolder:
 
     def add_tuning(self, record: dict[str, Any]) -> None:
         """Append a record of tuned options."""
+        self._check_writable()
         records = self.read_tunings()
         write_atomically(self.path / "tuning.json", json.dumps([*records, record], indent=1, ensure_ascii=False))
 
@@ -190,6 +212,7 @@ class RunFolder:
 
         The signature comes first and names the old file too, so a kill in between leaves a pair that belongs together.
         """
+        self._check_writable()
         with disk_errors(self.model_path):
             beside = temporary_name(self.model_path)
             try:

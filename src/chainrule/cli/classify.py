@@ -54,7 +54,8 @@ def _texts(run: ClassifierRun, lines: Iterator[str]) -> Iterator[str | tuple[str
         first, tab, second = line.partition("\t")
         if not tab:
             raise DataError(
-                f"line {number} has no tab; {run.folder.path} was trained on pairs and expects lines of text, tab, text"
+                f"line {number} has no tab; {run.folder.given} was trained on pairs and expects lines of text, tab, "
+                "text"
             )
         yield first, second
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from chainrule.runs.translator import TranslatorRun
     from chainrule.training.fitting.fitting import TrainingListener
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained or imported run.")]
+RunPath = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a trained or imported run, or file of chainrule pack.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Field = Annotated[str | None, typer.Option(help="Name of the text field in JSON lines (default: text).")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Also print how the figures were measured.")]

@@ -88,6 +88,7 @@ def evaluate(
     translators, both are evaluated and the difference between them is tested for significance. Word vectors are
     evaluated with --similarity and --analogies and need no text.
     """
+    from chainrule.checkpoint.folder import RunFolder
     from chainrule.config import parse_settings
     from chainrule.errors import ConfigError
     from chainrule.runs.base import EvaluatedRun
@@ -95,7 +96,7 @@ def evaluate(
 
     print_warnings()
     texts = texts or []
-    second = Path(texts[0]) if len(texts) > 1 and (Path(texts[0]) / "config.toml").exists() else None
+    second = Path(texts[0]) if len(texts) > 1 and RunFolder.open(texts[0]).exists() else None
     loaded = load(run, settings=parse_settings(settings or []))
     vectors = _evaluate_vectors(loaded, similarity, analogies)
     if vectors and not texts:
@@ -193,7 +194,7 @@ def _evaluate_pairs(
         check_file(outputs)
     translations = []
     for run in runs:
-        with show_progress(f"translating with {run.folder.path}", "lines") as progress:
+        with show_progress(f"translating with {run.folder.given}", "lines") as progress:
             translations.append(run.outputs_of(texts, progress=progress, **search))
     if outputs:
         write_atomically(outputs, "".join(line + "\n" for line in translations[0]))
@@ -209,11 +210,11 @@ def _evaluate_pairs(
         else []
     )
     if json:
-        records = [{"run": str(run.folder.path), **one.to_dict()} for run, one in zip(runs, measured, strict=True)]
+        records = [{"run": str(run.folder.given), **one.to_dict()} for run, one in zip(runs, measured, strict=True)]
         print_json({"runs": records, "paired": [one.to_dict() for one in tested]} if tested else measured[0].to_dict())
         return
     for run, one in zip(runs, measured, strict=True):
-        print_fields({"run": str(run.folder.path), **one.figures()})
+        print_fields({"run": str(run.folder.given), **one.figures()})
         if verbose:
             print_note(one.protocol)
     for test in tested:

@@ -27,6 +27,7 @@ from chainrule.cli import (
     measure,
     mix,
     neighbours,
+    pack,
     rescore,
     score,
     serve,
@@ -66,6 +67,8 @@ VERBS: dict[str, dict[str, Callable[..., None]]] = {
     "Exchange": {
         "export": exchange.export,
         "import": exchange.import_,
+        "pack": pack.pack,
+        "unpack": pack.unpack,
         "distill": distill.distill,
     },
     "Inspect": {

@@ -204,7 +204,7 @@ def _mix(runs: list[LanguageModelRun], folder: Path, listener: TrainingListener)
 
     The name of its folder depends on the weights of the network: a network that was trained further is mixed again.
     """
-    name = "-and-".join(run.folder.path.name for run in runs)
+    name = "-and-".join(run.folder.given.name for run in runs)
     return mix_runs(runs, out=folder / f"mixture-of-{name}-{runs[1].fingerprint.hex()[:8]}", note=listener.note)
 
 
@@ -226,7 +226,7 @@ def measure(name: str, run: Any, test: Sequence[str]) -> Row:
         generate_tokens_per_second=run.generation_speed(),
         signature=measured.signature,
         protocol=measured.protocol,
-        run=str(run.folder.path),
+        run=str(run.folder.given),
         bleu=figures.get("bleu"),
         exact_match=figures.get("exact_match"),
     )

@@ -61,7 +61,7 @@ def distill(
     return done
 
 
-def _key(teacher: TranslatorRun, texts: Texts, search: dict[str, Any], reverse: bool) -> str:
+def _key(teacher: TranslatorRun, texts: Texts, search: dict[str, Any], reverse: bool = False) -> str:
     """Eight digits that identify teacher, sources, search and order, so that only the same work is resumed."""
     request = f"{teacher.fingerprint.hex()} {texts.fingerprint()} {teacher.search_options(search)}"
     request += " reverse" if reverse else ""

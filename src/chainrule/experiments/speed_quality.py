@@ -228,7 +228,7 @@ def measure_all(
             run.result["seconds"],
             qualities[key],
             {batch: median(taken) for batch, taken in times[key].items() if taken},
-            str(run.folder.path),
+            str(run.folder.given),
         )
         for key, run in runs.items()
     ]
@@ -245,7 +245,7 @@ def _quality(folder: Path, run: Run, mode: DecodingMode, test: list[str], note: 
     known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     key = f"{run.fingerprint.hex()} {mode.model_dump_json(exclude_defaults=True)} {' '.join(test)}"
     if key not in known:
-        note(f"measuring {run.folder.path.name} {mode.description}".rstrip())
+        note(f"measuring {run.folder.given.name} {mode.description}".rstrip())
         known[key] = asdict(_measure(run, mode, test))
         write_atomically(file, json.dumps(known, indent=1, ensure_ascii=False))
     return Quality(**known[key])

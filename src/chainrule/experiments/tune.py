@@ -258,7 +258,7 @@ class _Tuner:
         if self.weights is not None:
             changes["weights.mixture"] = self.weights
         return {
-            "run": str(self.run.folder.path),
+            "run": str(self.run.folder.given),
             "data": self.data.data,
             "options": changes,
             "metrics": self.figures,

@@ -67,8 +67,7 @@ def export(
         progress: Called with the work done and the total.
     """
     chosen = format_for(run) if to is None else find_format(to)
-    folder = RunFolder(run)
-    chosen.check(folder.read_config(), str(folder.path))
+    chosen.check(RunFolder.open(run).read_config(), str(run))
     return chosen.export_run(run, path, progress=progress)
 
 
@@ -81,13 +80,12 @@ def find_format(name: str) -> Format:
 
 def format_for(run: str | Path) -> Format:
     """The format that represents the whole of a run."""
-    folder = RunFolder(run)
-    name = folder.read_config().model.name
+    name = RunFolder.open(run).read_config().model.name
     for known in FORMATS.values():
         if name in known.models:
             return known
     raise ConfigError(
-        f"{folder.path} is a run of the model {name}, which no format represents; give --to word2vec to export its "
+        f"{run} is a run of the model {name}, which no format represents; give --to word2vec to export its "
         "word vectors alone"
     )
 

@@ -242,12 +242,12 @@ class LanguageModel(Model):
 
 
 def _load(path: Path) -> tuple[NgramTable, WordTokenizer]:
-    if not path.is_dir():
+    folder = RunFolder.open(path)
+    if not folder.path.is_dir():
         content = read_arpa(path)
         if content.table.order > MAX_ORDER:
             raise ConfigError(f"{path} has order {content.table.order}; expected at most {MAX_ORDER}; prune it")
         return content.table, WordTokenizer(content.words)
-    folder = RunFolder(path)
     tokenizer = folder.read_tokenizer()
     if folder.read_config().model.name != "ngram" or not isinstance(tokenizer, WordTokenizer):
         raise ConfigError(f"{path} is not an n-gram model of words; give an ARPA file or a run of --model ngram")

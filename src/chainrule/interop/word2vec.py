@@ -251,7 +251,7 @@ def _truncated(path: Path, number: int, count: int) -> DataError:
 
 def export_vectors(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> ExportResult:
     """Write the word vectors of a run: binary if the file name ends in .bin or .bin.gz, otherwise as text."""
-    folder, target = RunFolder(run), Path(path)
+    folder, target = RunFolder.open(run), Path(path)
     check_file(target)
     tokenizer = folder.read_tokenizer()
     ids_V, vectors_VD = _vectors_of(folder, tokenizer)

@@ -51,7 +51,7 @@ class Run:
     shows_output: ClassVar[bool] = True  # whether the model has an output layer to choose
 
     def __init__(self, path: str | Path, *, device: str = "auto") -> None:
-        self.folder = RunFolder(path)
+        self.folder = RunFolder.open(path)
         self.config: RunConfig = self.folder.read_config()
         self._device = device
         self.corpus: Corpus | None = None  # what it was trained on, if that was in this process
@@ -59,12 +59,12 @@ class Run:
         self.adjusted: dict[str, Any] = {}  # options that `adjust` has set
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.folder.path)!r}, model={self.config.model.name!r})"
+        return f"{type(self).__name__}({str(self.folder.given)!r}, model={self.config.model.name!r})"
 
     @property
     def name(self) -> str:
         """Folder and model, for messages."""
-        return f"{self.folder.path} ({self.config.model.name})"
+        return f"{self.folder.given} ({self.config.model.name})"
 
     @property
     def task(self) -> Task:
@@ -161,7 +161,7 @@ class Run:
         """Model, tokeniser, size, result of the training, and signature."""
         trained = MODELS.get(self.config.model.name).fitting == "gradients"
         return {
-            "run": str(self.folder.path),
+            "run": str(self.folder.given),
             "model": self.config.model.name,
             **({"output": self.config.output.name} if trained and self.shows_output else {}),
             "tokenizer": self.tokenizer.kind,

@@ -22,7 +22,7 @@ def load(path: str | Path, *, device: str = "auto", settings: Mapping[str, Any] 
         device: "cpu", "cuda" or "auto", which is the fastest there is.
         settings: Options that need no training, nested as in config.toml: {"model": {"gamma": 0.2}}.
     """
-    model = RunFolder(path).read_config().model.name
+    model = RunFolder.open(path).read_config().model.name
     run: Run = RUNS.get(MODELS.get(model).task).make(path, device=device)
     for section, options in (settings or {}).items():
         if section != "model" or not isinstance(options, Mapping):

@@ -269,9 +269,9 @@ class SavedTokenizers:
 
 def saved_tokenizers(config: RunConfig, folder: RunFolder) -> SavedTokenizers | None:
     """The tokenisers of the run that is resumed, else of the run it starts from, else None."""
-    for place in (folder, RunFolder(config.init) if config.init else None):
+    for place in (folder, RunFolder.open(config.init) if config.init else None):
         if place is not None and place.exists() and (place.path / "tokenizer.json").exists():
             return SavedTokenizers(place.read_tokenizer(), place.read_source_tokenizer(), place.read_config().tokenizer)
     if config.init:
-        RunFolder(config.init).read_tokenizer()  # raises the error that explains what is missing
+        RunFolder.open(config.init).read_tokenizer()  # raises the error that explains what is missing
     return None

@@ -84,7 +84,7 @@ def _plain(value: Any) -> str:
 
 def _from_run(path: Path, model: str | None, tokenizer: str | None) -> dict[str, Any]:
     """What a run takes over from the run it starts from: tokeniser, model and output layer."""
-    start = RunFolder(path).read_config()
+    start = RunFolder.open(path).read_config()
     if model is not None and model != start.model.name:
         raise ConfigError(
             f"--init {path} holds the model {start.model.name}, but --model is {model}; leave --model out, or --init"

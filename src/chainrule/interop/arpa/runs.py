@@ -68,7 +68,7 @@ def arpa_obstacles(config: RunConfig) -> list[Obstacle]:
 
 def export_arpa(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> ExportResult:
     """Write the n-gram model of a run to an ARPA file."""
-    folder, target = RunFolder(run), Path(path)
+    folder, target = RunFolder.open(run), Path(path)
     tokenizer = folder.read_tokenizer()
     check_file(target)
     table = cast(Ngram, load_model(folder, tokenizer)).table

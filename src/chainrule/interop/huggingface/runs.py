@@ -167,7 +167,7 @@ def folder_obstacles(config: RunConfig) -> list[Obstacle]:
 
 def export_folder(run: str | Path, path: str | Path, *, progress: Progress | None = None) -> ExportResult:
     """Write a run, with its tokeniser, as a folder that transformers loads."""
-    folder, target = RunFolder(run), Path(path)
+    folder, target = RunFolder.open(run), Path(path)
     name = folder.read_config().model.name
     check_folder(target)
     tokenizer = folder.read_tokenizer()

@@ -81,7 +81,7 @@ def _initial_model(config: RunConfig, vocabulary: Vocabulary, folder: RunFolder)
         if (name := config.model.options.get("pretrained")) and not folder.has_checkpoint():
             open_pretrained(name).fill(model.pretrained.encoder)  # type: ignore[union-attr, arg-type]
         return model
-    weights = RunFolder(config.init).read_weights()
+    weights = RunFolder.open(config.init).read_weights()
     # Output layers depend on the word counts, so those of the first training are kept with its weights.
     if COUNTS in weights and len(weights[COUNTS]) == vocabulary.size:
         vocabulary = replace(vocabulary, counts_V=weights[COUNTS].numpy())

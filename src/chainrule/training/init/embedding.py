@@ -74,9 +74,8 @@ def start_from(
 
 def read_table(name: str) -> WordTable:
     """The words and vectors of a run, or of a file in a word2vec format (text or binary)."""
-    path = Path(name)
-    if path.is_dir():
-        folder = RunFolder(path)
+    path, folder = Path(name), RunFolder.open(name)
+    if folder.path.is_dir():
         name, tokenizer = folder.read_config().model.name, folder.read_tokenizer()
         return table_of(TextModel(load_model(folder, tokenizer), tokenizer, f"{path} ({name})"))
     _check_file(path)
@@ -87,7 +86,7 @@ def read_table(name: str) -> WordTable:
 def width_of(name: str) -> int:
     """The width of the vectors of a run or a file; only the first line of a file is read."""
     path = Path(name)
-    if path.is_dir():
+    if RunFolder.open(path).path.is_dir():
         return int(read_table(name).vectors_VD.shape[1])
     _check_file(path)
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

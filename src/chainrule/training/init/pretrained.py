@@ -61,7 +61,7 @@ def with_pretrained(config: RunConfig, task: Task, folder: RunFolder) -> RunConf
 
 def open_pretrained(name: str) -> Pretrained:
     """The encoder of a folder, a package or a run."""
-    folder = RunFolder(name)
+    folder = RunFolder.open(name)
     if folder.exists():
         return _from_run(folder)
     place = find_pretrained(name)
