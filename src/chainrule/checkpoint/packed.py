@@ -161,7 +161,7 @@ def _opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, Files, str]]:
         with zipfile.ZipFile(path) as archive:
             manifest = _check_entries(archive, path)
             yield archive, manifest["files"], hashlib.sha256(json.dumps(manifest).encode()).hexdigest()[:32]
-    except (zipfile.BadZipFile, EOFError, struct.error, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError, struct.error, RuntimeError) as error:
         raise _damaged(path, str(error) or "it is truncated") from None
 
 
