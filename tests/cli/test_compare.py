@@ -86,3 +86,10 @@ def test_without_models_and_without_a_recipe_there_is_nothing_to_compare(folder:
         2,
         "chainrule: nothing to compare: give --models lstm,ngram, or a recipe with contenders as --config\n",
     )
+
+
+@pytest.mark.parametrize("option", [["--mix"], ["--tokenizer", "word"], ["--seed", "3"], ["--markdown"]])
+def test_options_without_effect_on_a_recipe_are_refused(option: list[str], folder: Path) -> None:
+    done = chainrule("compare", folder / "train.txt", "--config", folder / "recipe.toml", *option)
+    assert done.code == 2
+    assert f"{option[0]} has no effect on a recipe of contenders" in done.err

@@ -64,6 +64,9 @@ def compare(
     from chainrule.experiments.compare import compare as run_comparison
 
     if models is None:
+        _refuse_with_recipe(
+            tokenizer=tokenizer, vocab_size=vocab_size, mix=mix, seed=seed, field=field, markdown=markdown
+        )
         budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
         _compare_recipe(
             data, config, valid or [], test or [], parse_settings(settings or []), budget, only, out, plot, json
@@ -113,6 +116,18 @@ def _show(rows: Sequence[Row], plot: Path | None, markdown: bool, verbose: bool,
         leaderboard.show(rows)
         if verbose:
             print_note(rows[0].protocol)
+
+
+def _refuse_with_recipe(**options: Any) -> None:
+    """Refuse options that a comparison by recipe does not use."""
+    from chainrule.errors import ConfigError
+
+    for name, value in options.items():
+        if value:
+            flag = name.replace("_", "-")
+            raise ConfigError(
+                f"--{flag} has no effect on a recipe of contenders; set it in the recipe, or leave it out"
+            )
 
 
 def _compare_recipe(
