@@ -1,0 +1,116 @@
+"""Routes that are one call of a verb give what the verb gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import openai
+import pytest
+
+import chainrule as cr
+from chainrule.runs.labels import ClassifierRun
+from chainrule.runs.language_model import LanguageModelRun
+from chainrule.runs.translator import TranslatorRun
+from services import Service
+
+LINES = ["abab", "", "cdcdcd", "azb"]
+
+
+@pytest.mark.parametrize("name", ["ngram", "lstm", "mixture"])
+@pytest.mark.parametrize("tokens", [False, True])
+def test_lines_are_scored_as_the_verb_scores_them(service: Service, runs: Path, name: str, tokens: bool) -> None:
+    run = cr.load(runs / name)
+    assert isinstance(run, LanguageModelRun)
+    answer = service.post("/score", {"model": name, "input": LINES, "tokens": tokens}).json()
+    expected = run.score(LINES)
+    assert [one["log_prob"] for one in answer["data"]] == pytest.approx([one.log_prob for one in expected], abs=1e-4)
+    assert [one["tokens"] for one in answer["data"]] == [one.tokens for one in expected]
+    if tokens:
+        assert [one["pieces"] for one in answer["data"]] == [one.pieces for one in expected]
+    spelled = service.post("/score", {"model": name, "input": LINES, "oov": "spell"}).json()
+    assert spelled["data"][3]["log_prob"] < answer["data"][3]["log_prob"] - 1
+    assert spelled["data"][0]["log_prob"] == pytest.approx(answer["data"][0]["log_prob"], abs=1e-4)
+
+
+def test_lines_are_texts_and_never_files(service: Service, runs: Path) -> None:
+    """A list of existing paths given to a run in Python is a corpus; from a client it is text."""
+    path = str(runs / "ngram" / "config.toml")
+    answer = service.post("/score", {"model": "ngram", "input": [path]}).json()
+    assert [one["tokens"] for one in answer["data"]] == [len(path) + 1]
+
+
+def test_a_newline_in_a_line_is_refused(service: Service) -> None:
+    answer = service.post("/score", {"model": "ngram", "input": "a\nb"})
+    assert answer.status_code == 400
+    assert "takes lines" in answer.json()["error"]["message"]
+
+
+def test_embeddings_as_numbers_and_as_base64(service: Service, runs: Path) -> None:
+    client, run = service.client(), cr.load(runs / "lstm")
+    expected_ND = run.embed(["abab", "cd"])
+    plain = client.embeddings.create(model="lstm", input=["abab", "cd"], encoding_format="float")
+    packed = client.embeddings.create(model="lstm", input=["abab", "cd"])  # the client asks for base64
+    ids = client.embeddings.create(model="lstm", input=run.tokenizer.encode("abab"))
+    np.testing.assert_allclose([one.embedding for one in plain.data], expected_ND, atol=1e-5)
+    np.testing.assert_allclose([one.embedding for one in packed.data], expected_ND, atol=1e-5)
+    np.testing.assert_allclose(ids.data[0].embedding, expected_ND[0], atol=1e-5)
+    assert plain.usage.prompt_tokens == 6
+    with pytest.raises(openai.BadRequestError, match="dimensions is 3; this model has 16"):
+        client.embeddings.create(model="lstm", input="a", dimensions=3)
+
+
+def test_texts_are_classified_as_by_the_verb(service: Service, runs: Path) -> None:
+    run = cr.load(runs / "more/classifier")
+    assert isinstance(run, ClassifierRun)
+    answer = service.post("/classify", {"model": "more/classifier", "input": ["good text", "bad text"]}).json()
+    for found, expected in zip(answer["data"], run.classify(["good text", "bad text"], top=2), strict=True):
+        assert found["label"] == expected[0].label
+        probabilities = {one.label: one.probability for one in expected}
+        assert found["probabilities"] == pytest.approx(probabilities, abs=1e-5)
+    refused = service.post("/tag", {"model": "more/classifier", "input": "a"}).json()["error"]
+    assert (refused["code"], refused["param"]) == ("unsupported_model", "model")
+
+
+def test_neighbours_are_those_of_the_verb(service: Service, runs: Path) -> None:
+    expected = [one._asdict() for one in cr.load(runs / "lstm").neighbours("a", 3)]
+    answer = service.post("/neighbours", {"model": "lstm", "word": "a", "top": 3}).json()
+    assert [one["word"] for one in answer["neighbours"]] == [one["word"] for one in expected]
+    assert service.post("/neighbours", {"model": "lstm"}).status_code == 400
+    unknown = service.post("/neighbours", {"model": "lstm", "word": "nothing"})
+    assert unknown.status_code == 400
+
+
+def test_translations_in_the_form_of_libretranslate(service: Service, runs: Path) -> None:
+    run = cr.load(runs / "more/translator")
+    assert isinstance(run, TranslatorRun)
+    assert httpx2.get(f"{service.url}/languages").json() == [{"code": "xx", "name": "xx", "targets": ["yy"]}]
+    body = {"q": "abc", "source": "xx", "target": "yy", "format": "text"}
+    assert service.post("/translate", body).json()["translatedText"] == run.translate("abc")
+    several = service.post("/translate", {**body, "q": ["abc", "dd"], "alternatives": 2, "scores": True}).json()
+    expected = list(run.translate_lines(["abc", "dd"], num_return_sequences=3))
+    assert several["translatedText"] == [best[0].text for best in expected]
+    assert several["alternatives"] == [[one.text for one in best[1:]] for best in expected]
+    assert several["scores"][0] == pytest.approx([one.score for one in expected[0]], abs=1e-4)
+    wrong = service.post("/translate", {**body, "target": "zz"})
+    assert wrong.status_code == 400
+    assert "more/translator (xx to yy)" in wrong.json()["error"]["message"]
+    assert "alternatives is 1000" in service.post("/translate", {**body, "alternatives": 1000}).text
+
+
+def test_one_prompt_is_sent_to_several_runs(service: Service) -> None:
+    body = {"prompt": "abab", "max_tokens": 5, "temperature": 0}
+    answer = service.post("/compare", {**body, "models": ["ngram", "lstm"]}).json()
+    single = [service.post("/v1/completions", {**body, "model": name}).json() for name in ("ngram", "lstm")]
+    assert [one["model"] for one in answer["data"]] == ["ngram", "lstm"]
+    assert [one["choices"] for one in answer["data"]] == [one["choices"] for one in single]
+    assert service.post("/compare", {**body, "models": ["ngram", "nothing"]}).status_code == 404
+
+
+def test_text_becomes_ids_and_back(service: Service, runs: Path) -> None:
+    tokens = service.post("/tokenize", {"model": "lstm", "prompt": "ab\ncd"}).json()["tokens"]
+    assert tokens == cr.load(runs / "lstm").tokenizer.encode_block("ab\ncd").tolist()
+    assert service.post("/detokenize", {"model": "lstm", "tokens": tokens}).json()["prompt"] == "ab\ncd"
+    assert service.post("/detokenize", {"model": "lstm", "tokens": [10**6]}).status_code == 400
+    assert "model is missing" in service.post("/tokenize", {"prompt": "a"}).text
