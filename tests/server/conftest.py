@@ -43,6 +43,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labelled = folder / "labels.tsv"
     labelled.write_text("".join(f"{'ab'[i % 2]}\t{'good' if i % 2 else 'bad'} text {i}\n" for i in range(60)))
     cr.train(labelled, model="classifier", steps=10, out=made / "more" / "classifier")
+    words = folder / "tags.conll"
+    words.write_text("the D\ncat N\nsat V\n\na D\ndog N\nran V\n\n" * 30)
+    cr.train(words, model="tagger", steps=10, out=made / "more" / "tagger", settings={"model": {"embedding": 8}})
+    shape = {"layers": 1, "heads": 2, "width": 16, "inner": 32, "positions": 24}
+    cr.train(text, model="bert", tokenizer="char", steps=10, out=made / "more" / "bert", settings={"model": shape})
     return made
 
 

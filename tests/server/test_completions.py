@@ -25,7 +25,7 @@ def loaded(runs: Path, name: str) -> LanguageModelRun:
 def test_the_models_are_listed_and_their_names_may_have_slashes(service: Service) -> None:
     client = service.client()
     assert [model.id for model in client.models.list()] == [
-        *("lstm", "mixture", "more/classifier", "more/translator", "ngram", "transformer"),
+        *("lstm", "mixture", "more/bert", "more/classifier", "more/tagger", "more/translator", "ngram", "transformer"),
     ]
     assert client.models.retrieve("more/translator").owned_by == "chainrule"
     with pytest.raises(openai.NotFoundError, match=r"there is no model 'nothing'; this server has lstm"):

@@ -10,8 +10,9 @@ import openai
 import pytest
 
 import chainrule as cr
-from chainrule.runs.labels import ClassifierRun
+from chainrule.runs.labels import ClassifierRun, TaggerRun
 from chainrule.runs.language_model import LanguageModelRun
+from chainrule.runs.masked import MaskedRun
 from chainrule.runs.translator import TranslatorRun
 from services import Service
 
@@ -71,6 +72,26 @@ def test_texts_are_classified_as_by_the_verb(service: Service, runs: Path) -> No
         assert found["probabilities"] == pytest.approx(probabilities, abs=1e-5)
     refused = service.post("/tag", {"model": "more/classifier", "input": "a"}).json()["error"]
     assert (refused["code"], refused["param"]) == ("unsupported_model", "model")
+
+
+def test_words_are_tagged_as_by_the_verb(service: Service, runs: Path) -> None:
+    run = cr.load(runs / "more/tagger")
+    assert isinstance(run, TaggerRun)
+    expected = run.tag([["the", "dog", "ran"], ["a", "cat"]])
+    for given in (["the dog ran", "a cat"], [["the", "dog", "ran"], ["a", "cat"]]):
+        answer = service.post("/tag", {"model": "more/tagger", "input": given}).json()
+        assert [one["tags"] for one in answer["data"]] == expected
+        assert answer["data"][1]["words"] == ["a", "cat"]
+
+
+def test_gaps_are_filled_as_by_the_verb(service: Service, runs: Path) -> None:
+    run = cr.load(runs / "more/bert")
+    assert isinstance(run, MaskedRun)
+    answer = service.post("/fill", {"model": "more/bert", "input": "ab[MASK]b", "top": 3}).json()
+    [expected] = run.fill("ab[MASK]b", 3)
+    [found] = answer["data"][0]["filled"]
+    assert [guess["word"] for guess in found] == [guess.word for guess in expected.guesses]
+    assert service.post("/fill", {"model": "more/bert", "input": "abab"}).status_code == 400
 
 
 def test_neighbours_are_those_of_the_verb(service: Service, runs: Path) -> None:
