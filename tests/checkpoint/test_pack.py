@@ -147,6 +147,12 @@ def test_a_packed_run_is_not_changed(packed: Path, place: Path, tmp_path: Path) 
     assert cr.train(place / "text.txt", init=start, steps=1, out=tmp_path / "two").result["steps"] == 1
 
 
+def test_a_packed_run_is_served_under_the_name_of_its_file(packed: Path) -> None:
+    from chainrule.server.library import find_runs
+
+    assert {name: entry.model for name, entry in find_runs([packed]).items()} == {"model": "ngram"}
+
+
 def changed(packed: Path, change: Callable[[dict[str, bytes]], None], **options: Any) -> str:
     """The error of a packed run after a change of its entries."""
     with zipfile.ZipFile(packed) as archive:

@@ -136,8 +136,10 @@ def find_runs(paths: Iterable[str | Path]) -> dict[str, Entry]:
     """Runs by name: the name of a run's folder, or its path below a given folder of runs."""
     found: list[tuple[str, Path]] = []
     for path in map(Path, paths):
-        if (path / "config.toml").is_file():
-            found.append((path.resolve().name, path))
+        folder = RunFolder.open(path)
+        if (folder.path / "config.toml").is_file():
+            name = path.resolve().name if folder.path == path else path.stem
+            found.append((name, folder.path))
             continue
         inside = sorted(config.parent for config in path.rglob("config.toml"))
         runs = [one for one in inside if not any(other != one and other in one.parents for other in inside)]
