@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo check test test-slow docs clean
+.PHONY: install demo check test test-slow torture docs clean
 
 install: $(VENV)/installed
 
@@ -33,6 +33,11 @@ test: install
 
 test-slow: install
 	$(BIN)/pytest -m slow
+
+# The attack campaign, for MINUTES minutes; ARGS="--only fuzz --seed 7" selects a part. See docs/reliability.md.
+MINUTES ?= 10
+torture: install
+	PYTHONPATH=tests:tests/reliability $(BIN)/python -m torture --minutes $(MINUTES) $(ARGS)
 
 docs: $(VENV)/docs-installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -67,19 +67,24 @@ def count(work: Callable[[], object], root: Path) -> list[str]:
     return list(seen)
 
 
-def killed_at(number: int, work: Callable[[], object], root: Path) -> bool:
-    """Run `work` in a child process that is killed before its operation `number` -> whether it got that far."""
+def die_at(number: int, work: Callable[[], object], root: Path) -> None:
+    """Run `work` in this process, which is killed before its operation `number`."""
 
     def kill(now: int, name: str) -> None:
         if now == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    with watched(root, kill):
+        work()
+
+
+def killed_at(number: int, work: Callable[[], object], root: Path) -> bool:
+    """Run `work` in a child process that is killed before its operation `number` -> whether it got that far."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            with watched(root, kill):
-                work()
+            die_at(number, work, root)
             code = 0
         finally:
             os._exit(code)

@@ -239,6 +239,11 @@ def test_flipped_bits_of_weights_are_noticed_and_whole_files_are_read_once(
     assert not read, "the process that wrote the file noted that it is whole"
     moved = run.path.with_name("copy")
     shutil.copytree(run.path, moved)
+    monkeypatch.setattr(integrity, "SETTLED", 3600)
+    _ = load(moved).model, load(moved).model
+    assert len(read) == 2, "another write in the same tick of the clock would not show"
+    read.clear()
+    os.utime(moved / "model.safetensors", (0, 0))
     _ = load(moved).model, load(moved).model
     assert len(read) == 1
     flip(run.model_path)
@@ -307,7 +312,7 @@ def test_a_model_that_is_a_folder_is_a_sentence(run: RunFolder) -> None:
 def test_a_checkpoint_that_lacks_a_value_is_a_sentence(text: Path, run: RunFolder) -> None:
     path = run.path / "training" / "step-000000002" / "values.json"
     values = json.loads(path.read_text())
-    path.write_text(json.dumps({name: value for name, value in values.items() if name != "tokens"}))
+    path.write_text(json.dumps({name: value for name, value in values.items() if name not in ("tokens", "values_checksum")}))
     assert message(lambda: made(text, run.path, steps=4)) == (
         f"the checkpoint of {run.path} has no valid tokens; restore the folder training, or choose another --out"
     )
@@ -457,3 +462,49 @@ def test_a_run_loads_for_use_in_mixtures_of_earlier_releases(run: RunFolder, tmp
     lines = [line for line in (mixture.path / "signature").read_text().splitlines() if "part_weights" not in line]
     (mixture.path / "signature").write_text("\n".join(lines) + "\n")
     assert load_model(mixture, mixture.read_tokenizer()) is not None
+
+
+def test_a_checkpoint_that_was_being_replaced_does_not_stay(text: Path, run: RunFolder) -> None:
+    place = run.path / "training" / "step-000000002"
+    shutil.copytree(place, aside(place))
+    (run.path / "result.json").unlink()
+    assert made(text, run.path).read_result()
+    assert place.exists()
+    assert not aside(place).exists()
+    shutil.copytree(place, aside(place))
+    flip(place / "tensors.safetensors")
+    run.write_result({"budget": {}})
+    assert aside(place).exists(), "it is the only whole one"
+
+
+def test_a_kill_while_the_tokeniser_is_replaced(text: Path, tmp_path: Path) -> None:
+    """An n-gram fits its tokeniser to a part of the text, then to all of it."""
+    text.write_text("ab ba abba baab\n" * 300 + "new words\n" * 30)
+
+    def count(out: Path) -> RunFolder:
+        return made(text, out, None, model="ngram", tokenizer="word", settings={"model": {"order": 2}})
+
+    whole, number, killed = count(tmp_path / "whole"), 0, True
+    while killed:
+        number += 1
+        out = tmp_path / str(number)
+        killed = killed_at(number, lambda out=out: count(out), out)  # type: ignore[misc]
+        assert count(out).model_path.read_bytes() == whole.model_path.read_bytes(), number
+    assert number > 40
+    assert "tokenizer_before" not in whole.read_signature()
+
+
+def test_a_folder_with_an_empty_folder_training_was_begun(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "run" / "training").mkdir(parents=True)
+    assert made(text, tmp_path / "run").read_result()
+    (tmp_path / "other" / "training").mkdir(parents=True)
+    (tmp_path / "other" / "training" / "mine.txt").touch()
+    assert "is not empty" in message(lambda: made(text, tmp_path / "other"), ConfigError)
+
+
+def test_changed_values_of_a_checkpoint_are_noticed(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, Checkpoint({"x": torch.ones(1)}, {"step": 3, "lr": 0.1, "by": {2: "b", 10: "a"}}))
+    assert read_checkpoint(tmp_path) is not None
+    path = tmp_path / "step-000000003" / "values.json"
+    path.write_text(path.read_text().replace("0.1", "0.2"))
+    assert "is damaged" in message(lambda: read_checkpoint(tmp_path))

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHECKSUM = "checksum"
-"""Name of the CRC-32 among the values."""
+"""Name of the CRC-32 of the tensors among the values."""
+
+VALUES_CHECKSUM = "values_checksum"
+"""Name of the CRC-32 of all other values."""
 
 
 @dataclass
@@ -41,7 +44,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     content = to_bytes(contiguous(checkpoint.tensors))
     with folder_atomically(place) as building:
         write_atomically(building / "tensors.safetensors", content)
-        write_atomically(building / "values.json", json.dumps({**checkpoint.values, CHECKSUM: zlib.crc32(content)}))
+        sums = {CHECKSUM: zlib.crc32(content), VALUES_CHECKSUM: _sum_values(checkpoint.values)}
+        write_atomically(building / "values.json", json.dumps({**checkpoint.values, **sums}))
     for path in older:
         if path != place:
             shutil.rmtree(path, ignore_errors=True)
@@ -66,12 +70,26 @@ def find_checkpoints(folder: Path) -> list[Path]:
     return [path for _, _, path in sorted(found)]
 
 
+def _sum_values(values: dict[str, Any]) -> int:
+    """The CRC-32 of values, the same before and after they are written as JSON."""
+    return zlib.crc32(json.dumps(json.loads(json.dumps(values)), sort_keys=True).encode())
+
+
+def remove_replaced(folder: Path) -> None:
+    """Delete checkpoints that were replaced by whole ones of the same step, which a kill may have left."""
+    for path in folder.glob(aside(Path("step-*")).name):
+        if _read_whole(folder / path.name.removeprefix(".").removesuffix(".old")) is not None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def _read_whole(path: Path) -> Checkpoint | None:
     """The checkpoint in a folder; None if it is damaged."""
     values = read_json(path / "values.json")
     if values is None or "step" not in values:
         return None
-    checksum = values.pop(CHECKSUM, None)  # earlier releases wrote none
+    checksum, own = (values.pop(name, None) for name in (CHECKSUM, VALUES_CHECKSUM))  # earlier releases wrote none
+    if own is not None and own != _sum_values(values):
+        return None
     try:
         return Checkpoint(read_tensors(path / "tensors.safetensors", RunError("damaged"), checksum), values)
     except RunError:

@@ -34,6 +34,7 @@ from chainrule.checkpoint.checkpoints import (
     read_json,
     read_tensors,
     reading,
+    remove_replaced,
     to_bytes,
     write_checkpoint,
 )
@@ -48,6 +49,12 @@ if TYPE_CHECKING:
 
 CHECKSUMS = ("weights", "weights_before", "configuration", "configuration_before")
 """Lines of the signature that are written together with the files they describe."""
+
+IDENTITY = ("data", "valid", "tokenizer", "source_tokenizer")
+"""Lines of the signature with the fingerprints of tokenisers, and of data in their tokens."""
+
+BEFORE = "_before"
+"""Ends the name of the line with the previous value while a file is replaced."""
 
 TRAINING_SECTIONS = ("output", "objective", "training")
 """Sections of config.toml that do not apply to a model without gradient training."""
@@ -89,7 +96,10 @@ class RunFolder:
 
     def begun(self) -> bool:
         """Whether a training began to write here, maybe killed before there was a run."""
-        return self.exists() or any((self.path / "training" / name).exists() for name in ("request.json", "lock"))
+        training = self.path / "training"
+        if self.exists() or any((training / name).exists() for name in ("request.json", "lock")):
+            return True
+        return list(self.path.iterdir()) == [training] and not any(training.iterdir())
 
     @property
     def lock_path(self) -> Path:
@@ -126,10 +136,25 @@ class RunFolder:
         return parse(RunConfig, values)
 
     def write_signature(self, lines: dict[str, str]) -> None:
-        """Data, tokeniser and seed as given, and the versions of the libraries."""
+        """Data, tokeniser and seed as given, and the versions of the libraries.
+
+        Another tokeniser than before is written next, so a kill in between leaves the old one, which is named too.
+        """
         versions = {name: metadata.version(name) for name in ("chainrule", "torch", "numpy")}
-        kept = {name: value for name, value in self._signature().items() if name in CHECKSUMS}
+        before = self._signature()
+        kept = {name: value for name, value in before.items() if name in CHECKSUMS}
+        for name in IDENTITY:
+            if earlier := before.get(name) if before.get(name) != lines.get(name) else before.get(name + BEFORE):
+                kept[name + BEFORE] = earlier
         self._write_signature({**lines, **versions, "python": platform.python_version(), **kept})
+
+    def forget_tokenizers(self) -> None:
+        """Note that the tokenisers of the signature are written."""
+        lines = self._signature()
+        kept = {name: value for name, value in lines.items() if name.removesuffix(BEFORE) not in IDENTITY}
+        kept |= {name: lines[name] for name in IDENTITY if name in lines}
+        if len(kept) < len(lines):
+            self._write_signature({name: kept[name] for name in lines if name in kept})
 
     def read_signature(self) -> dict[str, str]:
         """The lines of the signature by name."""
@@ -172,8 +197,9 @@ class RunFolder:
 
     def _check_tokenizer(self, folder: Path, name: str) -> None:
         """Refuse the tokeniser of another run."""
-        expected = self._signature().get(name, "").rpartition("#")[2]
-        if expected and (found := saved_fingerprint(folder)) not in (None, expected):
+        lines = self._signature()
+        expected, before = (lines.get(key, "").rpartition("#")[2] for key in (name, name + BEFORE))
+        if expected and (found := saved_fingerprint(folder)) not in (None, expected, before):
             raise RunError(
                 f"the tokeniser in {folder} is not the one that the model was trained with ({found[:8]}, expected "
                 f"{expected[:8]}); restore the tokenizer files that were saved with the run"
@@ -295,7 +321,8 @@ class RunFolder:
         return self.path.is_dir() and self.exists() and self.read_request() == request
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """The result of the training."""
+        """The result of the training, whose checkpoint is final."""
+        remove_replaced(self.path / "training")
         write_atomically(self.path / "result.json", json.dumps(result, indent=1, ensure_ascii=False))
 
     def remove_result(self) -> None:

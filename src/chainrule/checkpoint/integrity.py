@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from chainrule.base.cache import default_cache, usable
 
 UNCHECKED = ("training", "recipe", "init", "init_embedding")
 """Parts of config.toml that do not determine what a trained model computes."""
+
+SETTLED = 0.1
+"""Seconds after which another write gives a file another time: clocks of file systems have ticks."""
 
 UNCHECKED_DATA = ("train", "valid")
 """Likewise of the section `data`: texts may be moved."""
@@ -43,7 +47,8 @@ def is_whole(path: Path, accepted: Collection[str], *, anew: bool = False) -> bo
         return True
     found = hash_file(path)
     if found in accepted:
-        remember(path, found)
+        if time.time() - path.stat().st_mtime > SETTLED:
+            remember(path, found)
         return True
     return False
 

@@ -48,7 +48,8 @@ def distill(
     partial = out.with_name(f"{out.name}.{_key(teacher, texts, search, reverse)}.partial")
     if out.exists() and not partial.exists():
         raise ConfigError(f"{out} already exists; delete it, or choose another --out")
-    done = _cut_partial_line(partial)
+    with disk_errors(partial):
+        done = _cut_partial_line(partial)
     with disk_errors(partial), _open_to_append(partial) as file:
         for source, target in _translate(teacher, texts, done, search):
             file.write(_format_pair(out.suffix, *((target, source) if reverse else (source, target))))
@@ -57,7 +58,8 @@ def distill(
             if progress:
                 progress(done, total)
         os.fsync(file.fileno())
-    move(partial, out)
+    with disk_errors(out):
+        move(partial, out)
     return done
 
 

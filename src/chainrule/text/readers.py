@@ -180,8 +180,20 @@ def join_texts(*texts: Texts) -> Texts:
 
 def text_of(data: str | bytes, name: str = "text") -> Texts:
     """A text given in memory."""
-    content = data.encode() if isinstance(data, str) else data
+    try:
+        content = data.encode() if isinstance(data, str) else data
+    except UnicodeEncodeError:
+        raise not_unicode(str(data)) from None
     return Texts([TextSource(name, lambda: iter([content]))])
+
+
+def not_unicode(text: str) -> DataError:
+    """The error for a text with lone surrogates, which stand for bytes that are not UTF-8."""
+    place = next((place for place, sign in enumerate(text) if "\ud800" <= sign <= "\udfff"), 0)
+    return DataError(
+        f"character {place + 1} of the text stands for a byte that is not UTF-8; convert the text first: "
+        "iconv -f latin1 -t utf-8"
+    )
 
 
 def _cut(buffer: bytearray, limit: int) -> tuple[int, bool]:

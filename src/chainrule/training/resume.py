@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from chainrule.checkpoint.folder import RunFolder
+from chainrule.checkpoint.folder import BEFORE, RunFolder
 from chainrule.config import RunConfig
 from chainrule.errors import ConfigError, DataError, RunError
 from chainrule.tasks.task import Corpus
@@ -72,7 +72,7 @@ def check_same_data(folder: RunFolder, corpus: Corpus) -> None:
         return
     before, now = folder.read_signature(), corpus.signature
     for name, text in (("data", "training"), ("valid", "validation")):
-        if name in now and before.get(name) != now[name]:
+        if name in now and now[name] not in (before.get(name), before.get(name + BEFORE)):
             raise DataError(
                 f"the {text} text has changed since {folder.path} was begun; restore the old text to resume, or choose "
                 "another --out"

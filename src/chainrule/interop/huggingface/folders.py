@@ -6,11 +6,12 @@ The weights are in `model.safetensors`, in several such files listed in `model.s
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -195,6 +196,24 @@ def shape_error(file: Path, name: str, shape: Sequence[int], expected: str) -> C
         f"{file} does not match its {CONFIG}: {name} is {list(shape)}, {expected}; restore the files that belong "
         "together"
     )
+
+
+@contextlib.contextmanager
+def foreign_values(folder: Path) -> Iterator[None]:
+    """Turn whatever breaks on a value that no such model has into a message; files of others may contain anything."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
+        raise _impossible(folder, error) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of a library in Rust, and not an Exception
+            raise
+        raise _impossible(folder, error) from error
+
+
+def _impossible(folder: Path, error: BaseException) -> ConfigError:
+    reason = " ".join(str(error).split())[:120]
+    return ConfigError(f"{folder} has a value that no such model has ({reason}); {RESTORE}")
 
 
 def _plain_name(name: str, index: Path) -> str:

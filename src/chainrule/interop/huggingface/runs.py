@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from chainrule.interop.huggingface.folders import (
     HuggingFaceFolder,
     ImportedModel,
     find_folder,
+    foreign_values,
     shape_error,
 )
 from chainrule.interop.huggingface.gpt_neox import read_decoder, write_decoder
@@ -76,7 +77,7 @@ def import_folder(
     if place is None:
         raise ConfigError(f"{path} has no {CONFIG}; give a folder saved by transformers")
     folder = HuggingFaceFolder(place)
-    if folder.model_type not in BY_MODEL_TYPE:
+    if not isinstance(folder.model_type, str) or folder.model_type not in BY_MODEL_TYPE:
         raise ConfigError(
             f"{path} has a model of the type {folder.model_type!r}; supported are {', '.join(BY_MODEL_TYPE)}"
         )
@@ -84,12 +85,13 @@ def import_folder(
     if (finished := find_finished_import(Path(out), request, note)) is not None:
         return finished
     began, memory = time.perf_counter(), PeakMemory()
-    weights = folder.load_weights(progress)
-    imported = BY_MODEL_TYPE[folder.model_type].read(folder, weights)
+    with foreign_values(folder.path):
+        weights = folder.load_weights(progress)
+        imported = BY_MODEL_TYPE[folder.model_type].read(folder, weights)
+        config = _make_config(imported)
+        model = _make_model(config, imported, weights)
     for text in imported.notes:
         note(text)
-    config = _make_config(imported)
-    model = _make_model(config, imported, weights)
     with folder_atomically(Path(out)) as beside:
         _write_run(RunFolder(beside), config, imported, model, request)
         about = {"source": folder.model_type, "notes": list(imported.notes)}
@@ -112,6 +114,8 @@ def _make_config(imported: ImportedModel) -> RunConfig:
 
 def _make_model(config: RunConfig, imported: ImportedModel, weights: FolderWeights) -> nn.Module:
     """The model with the weights of the folder."""
+    with torch.device("meta"):  # takes no memory, whatever sizes config.json claims
+        _check_shapes(build_model(config, _make_vocabulary(imported)), imported.weights, weights.file)
     torch.manual_seed(config.seed)  # for the weights that the folder lacks
     model = build_model(config, _make_vocabulary(imported))
     own, needed = model.state_dict(), weights_of(model)
@@ -120,10 +124,15 @@ def _make_model(config: RunConfig, imported: ImportedModel, weights: FolderWeigh
     for name in needed:
         if name not in found:
             raise ConfigError(f"{weights.file} has no weights for {name}, which {CONFIG} requires")
-        if found[name].shape != own[name].shape:
-            raise shape_error(weights.file, name, found[name].shape, f"expected {list(own[name].shape)}")
     load_weights(model, {name: tensor for name, tensor in found.items() if name in own})
     return model.eval()
+
+
+def _check_shapes(model: nn.Module, found: Mapping[str, Tensor], file: Path) -> None:
+    """Refuse weights of other shapes than those of the model."""
+    for name, own in model.state_dict().items():
+        if name in found and found[name].shape != own.shape:
+            raise shape_error(file, name, found[name].shape, f"expected {list(own.shape)}")
 
 
 def _make_vocabulary(imported: ImportedModel) -> Vocabulary:

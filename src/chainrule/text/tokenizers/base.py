@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.base.files import write_atomically
-from chainrule.errors import DataError
 from chainrule.text.readers import Texts
 
 if TYPE_CHECKING:
@@ -31,15 +30,6 @@ VERSION = 1
 
 ResidueKind = Literal["nothing", "unknowns", "spacing", "lines"]
 """What the ids of a line leave open: nothing; the spelling of unknown tokens; that and the white space; anything."""
-
-
-def not_unicode(text: str) -> DataError:
-    """The error for a text with lone surrogates, which stand for bytes that are not UTF-8."""
-    place = next((place for place, sign in enumerate(text) if "\ud800" <= sign <= "\udfff"), 0)
-    return DataError(
-        f"character {place + 1} of the text stands for a byte that is not UTF-8; convert the text first: "
-        "iconv -f latin1 -t utf-8"
-    )
 
 
 class Tokenizer(ABC):

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.registry import TOKENIZERS
-from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import Ids, not_unicode
+from chainrule.text.readers import Texts, not_unicode
+from chainrule.text.tokenizers.base import Ids
 from chainrule.text.tokenizers.vocabulary import EOS, UNK, VocabularyTokenizer, most_frequent, refuse_options
 
 

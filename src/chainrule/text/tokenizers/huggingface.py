@@ -18,8 +18,8 @@ import numpy as np
 
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.registry import TOKENIZERS
-from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import Ids, ResidueKind, Tokenizer, not_unicode
+from chainrule.text.readers import Texts, not_unicode
+from chainrule.text.tokenizers.base import Ids, ResidueKind, Tokenizer
 
 BLOB = "tokenizer.hf.json"
 END_TOKENS = ("</s>", "<|endoftext|>", "[SEP]", "<eos>")

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 from chainrule.errors import ConfigError, TokenizerError
-from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import ResidueKind, Tokenizer, not_unicode
+from chainrule.text.readers import Texts, not_unicode
+from chainrule.text.tokenizers.base import ResidueKind, Tokenizer
 
 MODEL, VOCABULARY = "tokenizer.spm", "tokenizer.vocab.json"
 END, UNKNOWN, SPACE = "</s>", "<unk>", "▁"

@@ -21,8 +21,8 @@ import numpy as np
 
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.registry import TOKENIZERS
-from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import ResidueKind, Tokenizer, not_unicode
+from chainrule.text.readers import Texts, not_unicode
+from chainrule.text.tokenizers.base import ResidueKind, Tokenizer
 from chainrule.text.tokenizers.vocabulary import refuse_min_count, refuse_options
 
 BLOB = "tokenizer.model"

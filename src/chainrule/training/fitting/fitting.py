@@ -70,8 +70,9 @@ class Job:
 
     def identify(self, config: RunConfig, unused: tuple[str, ...] = ()) -> None:
         """Write the tokenisers, the signature, and the options as given and as resolved."""
-        self.corpus.save(self.folder.path)
         self.folder.write_signature({**self.corpus.signature, "seed": str(config.seed)})
+        self.corpus.save(self.folder.path)
+        self.folder.forget_tokenizers()
         self.folder.write_request(self.request)
         self.folder.write_config(config, without=unused)
 

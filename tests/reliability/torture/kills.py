@@ -1,0 +1,132 @@
+"""Trainings killed at random moments and at random file operations, resumed until they end.
+
+The weights, the checkpoint and the log must then be those of a training that nothing disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import faults
+import numpy as np
+from safetensors.numpy import load_file
+
+from chainrule.checkpoint.folder import RunFolder
+from torture.outcomes import Clock, Tally
+from torture.processes import Child, last_line
+from torture.toys import TRAININGS, write_data
+
+TIMES = {"seconds", "tokens_per_second", "peak_memory"}
+"""Entries of a log that no two trainings share."""
+
+MOST_KILLS = 12
+"""A training is disturbed so often, then left alone."""
+
+Training = Callable[[Path, Path], object]
+
+
+def campaign(place: Path, seed: int, clock: Clock, names: list[str], kills: int | None = None) -> list[Tally]:
+    """Kill trainings of these names until the time is over or each had `kills`; at least one training of each."""
+    data = place / "data"
+    data.mkdir(parents=True)
+    write_data(data)
+    tallies, repeat = [], f"--only kills --seed {seed}"
+    for number, name in enumerate(names):
+        tally, share = Tally(name), clock.share(len(names) - number)
+        bed = Bed(TRAININGS[name], data, place / name.replace(" ", "_"), random.Random(f"{seed} {name}"))
+        while not tally.cases or (share and (kills is None or tally.outcomes["killed"] < kills)):
+            bed.torture(tally, repeat)
+        tallies.append(tally)
+    return tallies
+
+
+class Bed:
+    """One training, undisturbed and disturbed."""
+
+    def __init__(self, training: Training, data: Path, place: Path, draw: random.Random) -> None:
+        self.training, self.data, self.place, self.draw = training, data, place, draw
+        self.place.mkdir()
+        self.log = place / "log"
+        self._undisturbed("warm")  # compiles and fills the cache
+        begun = monotonic()
+        self.operations = self._undisturbed("whole")
+        self.seconds = monotonic() - begun
+        self.expected = contents(place / "whole")
+        self.rounds = 0
+
+    def _undisturbed(self, name: str) -> int:
+        """Train -> the number of its file operations."""
+        counted = self.place / f"{name}.operations"
+
+        def work() -> None:
+            seen = faults.count(lambda: self.training(self.data, self.place / name), self.place / name)
+            counted.write_text(str(len(seen)))
+
+        status = Child(work, self.log).wait()
+        assert status == 0, self.log.read_text()
+        return int(counted.read_text())
+
+    def torture(self, tally: Tally, repeat: str) -> None:
+        """Train once with kills; count these, and how it ended."""
+        self.rounds += 1
+        out = self.place / "broken"
+        shutil.rmtree(out, ignore_errors=True)
+        repeat = f"{repeat}, training {self.rounds}"
+        for _ in range(MOST_KILLS):
+            status = self._killed(out)
+            if status == 0:
+                break
+            if status != signal.SIGKILL:
+                return tally.add("hang" if status is None else "bug", f"{repeat}: {last_line(self.log)}")
+            tally.add("killed")
+            self._load(out, tally, repeat)
+        status = Child(lambda: self.training(self.data, out), self.log).wait()
+        if status != 0:
+            return tally.add("lost", f"{repeat}: {last_line(self.log)}")
+        different = compare(self.expected, contents(out))
+        return tally.add("different", f"{repeat}: {different}") if different else tally.add("same end")
+
+    def _killed(self, out: Path) -> int | None:
+        """Train, and kill at a random moment or at a random file operation -> the status."""
+        if self.draw.random() < 0.5:
+            number = self.draw.randint(1, self.operations + 1)
+            return Child(lambda: faults.die_at(number, lambda: self.training(self.data, out), out), self.log).wait()
+        child = Child(lambda: self.training(self.data, out), self.log)
+        status = child.wait(self.draw.uniform(0, self.seconds))
+        return child.kill() if status is None else status
+
+    def _load(self, out: Path, tally: Tally, repeat: str) -> None:
+        """Whatever weights a kill left must be whole."""
+        folder = RunFolder(out)
+        if folder.exists() and folder.has_model() and self.draw.random() < 0.3:
+            folder.check_model(anew=True)
+            tally.add("loaded between")
+
+
+def contents(run: Path) -> dict[str, Any]:
+    """The weights, the checkpoint and the log of a run, without times."""
+    found: dict[str, Any] = {}
+    for path in sorted(run.rglob("*.safetensors")):
+        found |= {f"{path.relative_to(run)}: {name}": array for name, array in load_file(path).items()}
+    path = run / "metrics.jsonl"  # counting has none
+    log = path.read_text().splitlines() if path.exists() else []
+    found["log"] = [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in log]
+    found["configuration"] = (run / "config.toml").read_text()
+    return found
+
+
+def compare(expected: dict[str, Any], found: dict[str, Any]) -> str:
+    """What differs between two contents; empty: nothing."""
+    names = expected.keys() ^ found.keys()
+    for name in expected.keys() & found.keys():
+        one, other = expected[name], found[name]
+        same = np.array_equal(one, other, equal_nan=False) if isinstance(one, np.ndarray) else one == other
+        names |= set() if same else {name}
+    return ", ".join(sorted(names))
