@@ -312,7 +312,9 @@ def test_a_model_that_is_a_folder_is_a_sentence(run: RunFolder) -> None:
 def test_a_checkpoint_that_lacks_a_value_is_a_sentence(text: Path, run: RunFolder) -> None:
     path = run.path / "training" / "step-000000002" / "values.json"
     values = json.loads(path.read_text())
-    path.write_text(json.dumps({name: value for name, value in values.items() if name not in ("tokens", "values_checksum")}))
+    path.write_text(
+        json.dumps({name: value for name, value in values.items() if name not in ("tokens", "values_checksum")})
+    )
     assert message(lambda: made(text, run.path, steps=4)) == (
         f"the checkpoint of {run.path} has no valid tokens; restore the folder training, or choose another --out"
     )
