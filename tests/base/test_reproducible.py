@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from chainrule.base.kernels import kernel_supports
-from chainrule.base.reproducible import kernels, reproducible
+from chainrule.base.reproducible import kernels
+from chainrule.base.reproducible.mode import reproducible
 from chainrule.errors import ConfigError
 
 WIDE = np.concatenate([np.linspace(-40, 40, 4001), np.array([0.0, 1e-9, -1e-9, 3e-4, 700.0, -700.0, -745.0])])

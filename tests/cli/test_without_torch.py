@@ -64,6 +64,14 @@ def test_no_verb_imports_torch(place: Path, verb: str, run: str) -> None:
     assert done.stdout
 
 
+@pytest.mark.parametrize("run", ["counted", "imported"])
+def test_compression_does_not(place: Path, run: str) -> None:
+    for verb, file, out in (("compress", "test.txt", f"{run}.crz"), ("decompress", f"{run}.crz", f"{run}.txt")):
+        done = call(place, verb, run, file, "--out", out)
+        assert done.returncode == 0, done.stderr
+    assert (place / f"{run}.txt").read_bytes() == (place / "test.txt").read_bytes()
+
+
 def test_import_does_not(place: Path) -> None:
     done = call(place, "import", "model.arpa", "--out", "again")
     assert done.returncode == 0, done.stderr

@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import chainrule as cr
+from chainrule.base.over_arrays import TensorArrays
+from chainrule.base.reproducible.mode import reproducible
+from chainrule.inference.archive import Needs, Reader
 from chainrule.registry import MODELS, OUTPUTS
 
 CPUS = {
@@ -86,3 +90,20 @@ def test_a_portable_archive_costs_no_more_bits(folder: Path, tmp_path: Path) -> 
         plain = cr.load(place).compress(folder / "text.txt", tmp_path / "plain")
         portable = (folder / "archives" / place.name).stat().st_size
         assert portable <= plain.compressed_bytes, place.name  # its header is shorter
+
+
+def test_archives_of_ngrams_are_always_portable(tmp_path: Path) -> None:
+    """They state no CPU and no version of torch, and have the bits of reproducible tensors."""
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\na dog ran to the cat\n" * 5)
+    run = cr.train(text, model="ngram", tokenizer="word", order=3, out=tmp_path / "run")
+    run.compress(text, tmp_path / "plain")
+    run.compress(text, tmp_path / "portable", portable=True)
+    assert (tmp_path / "plain").read_bytes() == (tmp_path / "portable").read_bytes()
+    with (tmp_path / "plain").open("rb") as file:
+        _, needs = Reader(file, tmp_path / "plain").header()
+    assert needs == Needs(portable=True)
+    native, tokens_B = run.model.arrays, np.array([run.tokenizer.eos, 2, 3])
+    with reproducible(run.model):
+        expected_BV, _ = TensorArrays(run.model).step_probs(run.model.start(3), tokens_B)
+    assert np.array_equal(native.step_probs(native.start(3), tokens_B)[0], expected_BV)

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 
 def over_arrays(model: Any) -> ArrayModel:
     """The model over arrays. Gradients and dropout are the caller's: see `evaluating`."""
-    native = model.arrays if isinstance(model, Model) else None
+    native = native_arrays(model)
     return TensorArrays(model) if native is None else native
+
+
+def native_arrays(model: Any) -> ArrayModel | None:
+    """The model over arrays if it computes with them, without torch and with the same bits on every CPU."""
+    return model.arrays if isinstance(model, Model) else None
 
 
 class TensorArrays:

@@ -77,6 +77,8 @@ class Needs:
 
     def differences(self) -> list[str]:
         """What this computer has instead, for example "torch 2.12.0 (here 2.13.0)"."""
+        if self.portable:
+            return []
         here = asdict(Needs.here(portable=False))
         found = {name: getattr(self, name) for name in ("cpu", "torch", "chainrule") if getattr(self, name)}
         return [f"{name} {value} (here {here[name]})" for name, value in found.items() if value != here[name]]

@@ -4,7 +4,8 @@ A token of probability p costs -log2 p bits in a range code, so the size of the 
 up to a header and rounding. Compressing and decompressing step through the same tracks as an evaluation, all tracks
 one step at a time, with the same calls on the same shapes and one thread. The model's probabilities are then equal to
 the last bit on the same kind of CPU, which decompressing depends on; checksums detect where they are not. A portable
-archive is computed reproducibly (`base/reproducible/`), so that any CPU restores it. `archive.py` describes the bytes
+archive is computed reproducibly (`base/reproducible/`), so that any CPU restores it; those of models over arrays
+(n-grams) always are. `archive.py` describes the bytes
 of the file.
 
 Memory does not grow with the text, except for the residue (for example spellings of unknown words), which is held as
@@ -27,7 +28,7 @@ from chainrule.base.arrays import Array
 from chainrule.base.devices import threads
 from chainrule.base.files import allocate, disk_errors, flush_folder, move, temporary_name
 from chainrule.base.modes import evaluating
-from chainrule.base.over_arrays import TensorArrays, over_arrays
+from chainrule.base.over_arrays import TensorArrays, native_arrays, over_arrays
 from chainrule.base.progress import Progress
 from chainrule.base.targets import check_file
 from chainrule.data.store import TokenStore, open_store
@@ -88,6 +89,7 @@ def compress(
         )
     if len(fingerprint) != FINGERPRINT_BYTES:
         raise ConfigError(f"the fingerprint has {len(fingerprint)} bytes, but it must have {FINGERPRINT_BYTES}.")
+    portable = portable or native_arrays(model) is not None
     store = open_store(texts, tokenizer, cache=cache)
     header = Header(fingerprint, store.bytes, len(store), _checksum(block.data for block in texts.blocks()))
     with _building(out) as folder:
@@ -189,16 +191,16 @@ class _TrackCoder:
     def __init__(self, model: SteppingModel, layout: Tracks, eos: int, portable: bool) -> None:
         self.layout, self.portable = layout, portable
         self._model = model
-        # Reproducible arithmetic is that of tensors.
-        self._arrays: ArrayModel = TensorArrays(model) if portable else over_arrays(model)
+        # Archives of models over arrays are portable; without it, one was written by an earlier version, with tensors.
+        self._arrays: ArrayModel = over_arrays(model) if portable else TensorArrays(model)
         self._token_B = np.full(layout.count, eos)
         with evaluating(model), self._arithmetic():
             self._state: State = self._arrays.start(layout.count)
 
     def _arithmetic(self) -> AbstractContextManager[None]:
-        if not self.portable:
+        if not self.portable or native_arrays(self._model) is not None:
             return nullcontext()
-        from chainrule.base.reproducible import reproducible  # here: it needs torch
+        from chainrule.base.reproducible.mode import reproducible  # here: it needs torch
 
         return reproducible(self._model)
 

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
+from chainrule.base.over_arrays import native_arrays
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.build import adjust, live_values, load_model
 from chainrule.errors import ConfigError
@@ -28,7 +29,8 @@ class ArchivingRun(EvaluatedRun):
         Args:
             file: The text to compress.
             out: The archive to write.
-            portable: Compute the same bits on every CPU, so that any computer can decompress; slower.
+            portable: Compute the same bits on every CPU, so that any computer can decompress; slower. Those of n-grams
+                always are.
             progress: Called with the tokens done and the total.
         """
         return compress(
@@ -84,9 +86,9 @@ class ArchivingRun(EvaluatedRun):
 
     def _archive_model(self, portable: bool, settings: Mapping[str, Any]) -> SteppingModel:
         """The model to compress with; a portable one is built reproducibly on the CPU, with its tables of positions."""
-        if not portable and live_values(self.model) == settings:
+        if (not portable or native_arrays(self.model) is not None) and live_values(self.model) == settings:
             return cast(SteppingModel, self.model)
-        from chainrule.base.reproducible import reproducible  # here: it needs torch
+        from chainrule.base.reproducible.mode import reproducible  # here: it needs torch
 
         with reproducible(strict=False) if portable else nullcontext():
             model = load_model(self.folder, self.tokenizer)

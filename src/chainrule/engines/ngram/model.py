@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from chainrule.base.arrays import Array
+from chainrule.base.reproducible import kernels
 from chainrule.engines.ngram import query
 from chainrule.engines.ngram.table import NgramTable
 
@@ -30,7 +31,9 @@ class NgramArrays:
     def step_probs(self, state: Array, token_B: Array) -> tuple[Array, Array]:
         """Append a token to each prefix -> p(. | prefix) BV in double precision, and the new state."""
         log_probs_BV, state = self.prefill(state, token_B[:, None])
-        return np.exp(log_probs_BV).astype(np.float64), state
+        probs_BV = np.empty_like(log_probs_BV)
+        kernels.apply(kernels.EXP, log_probs_BV.reshape(-1), probs_BV.reshape(-1))  # the same bits on every CPU
+        return probs_BV.astype(np.float64), state
 
     def prefill(self, state: Array, tokens_BT: Array) -> tuple[Array, Array]:
         """Append T tokens to each prefix -> log p(. | prefix) after the last, BV, and the new state."""
