@@ -19,10 +19,8 @@ Everything is written beside its final place and then moved there, so a kill lea
 from __future__ import annotations
 
 import json
-import platform
 import tomllib
 from collections.abc import Callable, Collection
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,21 +38,13 @@ from chainrule.checkpoint.checkpoints import (
 )
 from chainrule.checkpoint.integrity import hash_file, hash_options, is_whole, remember
 from chainrule.checkpoint.packed import cached_folder, is_packed
+from chainrule.checkpoint.signature import BEFORE, Signature
 from chainrule.config import RunConfig, parse, read_toml, write_toml
 from chainrule.errors import RunError
 from chainrule.text.tokenizers import Tokenizer, load_tokenizer, saved_fingerprint
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-CHECKSUMS = ("weights", "weights_before", "configuration", "configuration_before")
-"""Lines of the signature that are written together with the files they describe."""
-
-IDENTITY = ("data", "valid", "tokenizer", "source_tokenizer")
-"""Lines of the signature with the fingerprints of tokenisers, and of data in their tokens."""
-
-BEFORE = "_before"
-"""Ends the name of the line with the previous value while a file is replaced."""
 
 TRAINING_SECTIONS = ("output", "objective", "training")
 """Sections of config.toml that do not apply to a model without gradient training."""
@@ -66,6 +56,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.given = self.path  # as the user named it
+        self.signature = Signature(self.path)
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -109,9 +100,9 @@ class RunFolder:
     def write_config(self, config: RunConfig, without: Collection[str] = ()) -> None:
         """Every option, except for the sections that do not apply to this run."""
         self._check_writable()
-        text, before = write_toml(config, without), self._signature().get("configuration")
+        text, before = write_toml(config, without), self.signature.lines().get("configuration")
         earlier = {"configuration_before": before} if before else {}  # what a kill would leave
-        self._record({"configuration": hash_options(tomllib.loads(text)), **earlier})
+        self.signature.record({"configuration": hash_options(tomllib.loads(text)), **earlier})
         write_atomically(self.path / "config.toml", text)
 
     def read_config(self) -> RunConfig:
@@ -124,7 +115,7 @@ class RunFolder:
             raise RunError(f"{self.path} is not a run: it has no config.toml; give a folder that chainrule train made")
         path = self.path / "config.toml"
         values = read_toml(path)
-        signature = self._signature()
+        signature = self.signature.lines()
         accepted = [signature[name] for name in ("configuration", "configuration_before") if name in signature]
         if accepted and hash_options(values) not in accepted:
             raise RunError(
@@ -136,48 +127,12 @@ class RunFolder:
         return parse(RunConfig, values)
 
     def write_signature(self, lines: dict[str, str]) -> None:
-        """Data, tokeniser and seed as given, and the versions of the libraries.
-
-        Another tokeniser than before is written next, so a kill in between leaves the old one, which is named too.
-        """
-        versions = {name: metadata.version(name) for name in ("chainrule", "torch", "numpy")}
-        before = self._signature()
-        kept = {name: value for name, value in before.items() if name in CHECKSUMS}
-        for name in IDENTITY:
-            if earlier := before.get(name) if before.get(name) != lines.get(name) else before.get(name + BEFORE):
-                kept[name + BEFORE] = earlier
-        self._write_signature({**lines, **versions, "python": platform.python_version(), **kept})
-
-    def forget_tokenizers(self) -> None:
-        """Note that the tokenisers of the signature are written."""
-        lines = self._signature()
-        kept = {name: value for name, value in lines.items() if name.removesuffix(BEFORE) not in IDENTITY}
-        kept |= {name: lines[name] for name in IDENTITY if name in lines}
-        if len(kept) < len(lines):
-            self._write_signature({name: kept[name] for name in lines if name in kept})
+        """Data, tokeniser and seed as given, and the versions of the libraries."""
+        self.signature.begin(lines)
 
     def read_signature(self) -> dict[str, str]:
         """The lines of the signature by name."""
-        path = self.path / "signature"
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-            return dict(line.split(": ", 1) for line in lines)
-        except FileNotFoundError:
-            raise RunError(f"{self.path} has no signature: its training never began; train it again") from None
-        except ValueError:  # not UTF-8, or a line without a name
-            raise RunError(f"{path} is damaged; restore the file, or delete it to load the run unchecked") from None
-
-    def _signature(self) -> dict[str, str]:
-        return self.read_signature() if (self.path / "signature").exists() else {}
-
-    def _write_signature(self, lines: dict[str, str]) -> None:
-        write_atomically(self.path / "signature", "".join(f"{key}: {value}\n" for key, value in lines.items()))
-
-    def _record(self, checksums: dict[str, str]) -> None:
-        """Set checksums in the signature."""
-        before = self._signature()
-        if any(before.get(name) != value for name, value in checksums.items()):
-            self._write_signature({**before, **checksums})
+        return self.signature.read()
 
     def read_tokenizer(self) -> Tokenizer:
         """The tokeniser of the run: of the target, in a translator."""
@@ -189,7 +144,7 @@ class RunFolder:
         """The separate tokeniser of the source; None: there is none."""
         folder = self.path / "source"
         if not (folder / "tokenizer.json").exists():
-            if "source_tokenizer" in self._signature():
+            if "source_tokenizer" in self.signature.lines():
                 raise RunError(f"{folder} has no tokenizer.json; restore the files that were saved with the run")
             return None
         self._check_tokenizer(folder, "source_tokenizer")
@@ -197,7 +152,7 @@ class RunFolder:
 
     def _check_tokenizer(self, folder: Path, name: str) -> None:
         """Refuse the tokeniser of another run."""
-        lines = self._signature()
+        lines = self.signature.lines()
         expected, before = (lines.get(key, "").rpartition("#")[2] for key in (name, name + BEFORE))
         if expected and (found := saved_fingerprint(folder)) not in (None, expected, before):
             raise RunError(
@@ -243,8 +198,8 @@ class RunFolder:
             beside = temporary_name(self.model_path)
             try:
                 save(beside)
-                digest, before = hash_file(beside), self._signature().get("weights", "")
-                self._record({"weights": digest, **({"weights_before": before} if before else {})})
+                digest, before = hash_file(beside), self.signature.lines().get("weights", "")
+                self.signature.record({"weights": digest, **({"weights_before": before} if before else {})})
                 move(beside, self.model_path)
             finally:
                 beside.unlink(missing_ok=True)
@@ -253,14 +208,14 @@ class RunFolder:
     def weights_hash(self) -> str:
         """The checksum of the weights, from the signature if it is there."""
         self.check_model()
-        return self._signature().get("weights") or hash_file(self.model_path)
+        return self.signature.lines().get("weights") or hash_file(self.model_path)
 
     def check_model(self, *, anew: bool = False) -> bool:
         """Compare the weights with their checksum -> False if a run of an earlier release has none.
 
         A file that was found whole is not read again before it changes, unless it is to be checked `anew`.
         """
-        signature = self._signature()
+        signature = self.signature.lines()
         accepted = [signature[name] for name in ("weights", "weights_before") if name in signature]
         if not accepted:
             return False
@@ -276,7 +231,7 @@ class RunFolder:
         self.read_tokenizer()
         self.read_source_tokenizer()
         names: list[str] = [
-            name for name in ("tokenizer", "source_tokenizer", "configuration") if name in self._signature()
+            name for name in ("tokenizer", "source_tokenizer", "configuration") if name in self.signature.lines()
         ]
         names += ["weights"] if self.check_model(anew=True) else []
         for part in sorted((self.path / "parts").glob("*")):
@@ -286,9 +241,9 @@ class RunFolder:
     def parts(self, count: int) -> list[RunFolder]:
         """The runs of a mixture, which must be those that were mixed."""
         folders = [RunFolder(self.path / "parts" / str(number)) for number in range(count)]
-        expected = self._signature().get("part_weights", "").split()
+        expected = self.signature.lines().get("part_weights", "").split()
         for folder, digest in zip(folders, expected, strict=False):
-            if digest != (found := folder._signature().get("weights", digest)):
+            if digest != (found := folder.signature.lines().get("weights", digest)):
                 raise RunError(
                     f"{folder.path} is not the run that was mixed (weights {found[:8]}, expected {digest[:8]}); "
                     "restore the files of the mixture"

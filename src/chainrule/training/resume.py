@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from chainrule.checkpoint.folder import BEFORE, RunFolder
+from chainrule.checkpoint.folder import RunFolder
+from chainrule.checkpoint.signature import BEFORE
 from chainrule.config import RunConfig
 from chainrule.errors import ConfigError, DataError, RunError
 from chainrule.tasks.task import Corpus

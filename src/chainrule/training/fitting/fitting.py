@@ -72,7 +72,7 @@ class Job:
         """Write the tokenisers, the signature, and the options as given and as resolved."""
         self.folder.write_signature({**self.corpus.signature, "seed": str(config.seed)})
         self.corpus.save(self.folder.path)
-        self.folder.forget_tokenizers()
+        self.folder.signature.forget_tokenizers()
         self.folder.write_request(self.request)
         self.folder.write_config(config, without=unused)
 
