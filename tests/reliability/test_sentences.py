@@ -17,6 +17,7 @@ from chainrule.base.cache import default_cache, temporary_cache
 from chainrule.cli.failures import describe, report_bug
 from chainrule.errors import ChainruleError, ConfigError, DataError, DiskError, TokenizerError
 from chainrule.inference.archive import Header, Needs, Reader, write_header
+from chainrule.inference.rescore import read_candidates
 from chainrule.interop.formats import import_run
 from chainrule.interop.word2vec import read_vectors, write_vectors
 from chainrule.text.readers import open_texts
@@ -159,13 +160,15 @@ def test_anything_else_is_a_bug_with_a_report(monkeypatch: pytest.MonkeyPatch, t
 # Files
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../x", "/dev/zero", ".", "tokenizer.json", 3, ""])
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../x", "/dev/zero", ".", "tokenizer.json", 3, "", "tokenizer." + "x" * 300]
+)
 def test_a_tokeniser_names_only_files_beside_it(name: Any, place: Path, tmp_path: Path) -> None:
     state = json.loads((place / "ngram" / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps({**state, "files": [name]}))
     with pytest.raises(TokenizerError) as caught:
         load_tokenizer(tmp_path)
-    assert f"(the file name {str(name)!r})" in str(caught.value)
+    assert f"(the file name {str(name)[:80]!r})" in str(caught.value)
 
 
 @pytest.mark.parametrize("pieces", [["a", 3], ["a", None], ["a", ""], "ab", ["ab"], 3])
@@ -177,6 +180,8 @@ def test_a_tokeniser_with_pieces_that_are_no_characters(pieces: Any, place: Path
 
 
 def test_deep_json_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError):
+        list(read_candidates(['{"x":' * 100_000]))
     (tmp_path / "tokenizer.json").write_text("[" * 100_000)
     with pytest.raises(TokenizerError):
         load_tokenizer(tmp_path)
@@ -252,3 +257,22 @@ def test_info_checks_a_run(place: Path) -> None:
     assert "is damaged or of another run" in one_line("info", damaged, "--check")
     with pytest.raises(ChainruleError):
         load(damaged).model  # noqa: B018
+
+
+def test_undecodable_bytes_to_classify_are_a_sentence(place: Path) -> None:
+    (place / "labels.tsv").write_text("x\tab\ny\tba\n" * 30)
+    run = train(
+        place / "labels.tsv", model="classifier", tokenizer="char", steps=1, out=place / "classifier", embedding=4
+    )
+    with pytest.raises(DataError) as caught:
+        run.classify(["ab", "a\udcff"])
+    assert "stands for a byte that is not UTF-8" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [["gpt2"], "gpt2"])
+def test_impossible_values_of_a_folder_are_a_sentence(value: Any, tmp_path: Path) -> None:
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text(json.dumps({"model_type": value, "n_embd": [[]]}))
+    (tmp_path / "hf" / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    with pytest.raises(ConfigError):
+        import_run(tmp_path / "hf", tmp_path / "run")

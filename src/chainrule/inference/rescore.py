@@ -86,7 +86,7 @@ def _from_json(line: str, number: int) -> Candidate:
     try:
         values = json.loads(line)
         return Candidate(str(values["id"]), str(values["text"]), float(values["score"]), source=values)
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise DataError(
             f"line {number} of the n-best list is {line[:60]!r}; expected an object with id, text and score"
         ) from None

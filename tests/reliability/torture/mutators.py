@@ -162,7 +162,8 @@ def change_tensors(data: bytes, draw: random.Random) -> bytes:
     header, body = data[8 : 8 + length], data[8 + length :]
     how = draw.random()
     if how < 0.2:
-        return struct.pack("<Q", draw.choice((0, 1, length - 1, length + 1, 2**31, 2**63, 2**64 - 1))) + header + body
+        wrong = draw.choice((0, 1, length - 1, length + 1, 2**31, 2**63, 2**64 - 1))
+        return struct.pack("<Q", wrong % 2**64) + header + body
     if how < 0.7:
         header = draw.choice((change_json, change_number, change_word))(header, draw)
         header += b" " * (-len(header) % 8)

@@ -15,7 +15,7 @@ from chainrule.text.tokenizers.base import FILE, VERSION, Tokenizer
 
 __all__ = ["Tokenizer", "load_tokenizer", "saved_fingerprint", "train_tokenizer"]
 
-BLOB_NAME = re.compile(r"tokenizer(\.[a-z0-9_]+)+")
+BLOB_NAME = re.compile(r"tokenizer(\.[a-z0-9_]{1,20}){1,4}")
 """The names of files that `tokenizer.json` may list: beside it, never elsewhere."""
 
 MAX_BYTES = 1 << 30
