@@ -469,10 +469,12 @@ def test_a_run_loads_for_use_in_mixtures_of_earlier_releases(run: RunFolder, tmp
 def test_a_checkpoint_that_was_being_replaced_does_not_stay(text: Path, run: RunFolder) -> None:
     place = run.path / "training" / "step-000000002"
     shutil.copytree(place, aside(place))
+    shutil.copytree(place, place.with_name("step-000000001"))
     (run.path / "result.json").unlink()
     assert made(text, run.path).read_result()
     assert place.exists()
     assert not aside(place).exists()
+    assert not place.with_name("step-000000001").exists()
     shutil.copytree(place, aside(place))
     flip(place / "tensors.safetensors")
     run.write_result({"budget": {}})

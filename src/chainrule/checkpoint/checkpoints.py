@@ -76,9 +76,10 @@ def _sum_values(values: dict[str, Any]) -> int:
 
 
 def remove_replaced(folder: Path) -> None:
-    """Delete checkpoints that were replaced by whole ones of the same step, which a kill may have left."""
-    for path in folder.glob(aside(Path("step-*")).name):
-        if _read_whole(folder / path.name.removeprefix(".").removesuffix(".old")) is not None:
+    """Delete all checkpoints but the newest, which a kill may have left, if the newest is whole."""
+    *older, newest = find_checkpoints(folder) or [folder]
+    if older and _read_whole(newest) is not None:
+        for path in older:
             shutil.rmtree(path, ignore_errors=True)
 
 
