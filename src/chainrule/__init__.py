@@ -9,6 +9,7 @@ print(run.generate("The ")[0].text)
 train, load, import_model        give a run; help(run) lists what it can do
 compare, mix, tune               several models on one text; a mixture; options that need no training
 measure, explain, export         BLEU and the like of outputs; a model explained; files for other tools
+pack, unpack, serve              a run as one file and back; runs behind an HTTP server
 
 chainrule.sklearn has estimators for scikit-learn, chainrule.kenlm the interface of KenLM.
 """

@@ -32,7 +32,7 @@ BLOCK_LINES = 4096
 class LineScore:
     """The log-probability of one line, its `<eos>` and what its unknown words are charged included.
 
-    Attributes:
+    Args:
         log_prob: log p of the line in nats.
         tokens: Number of its tokens.
         pieces: The tokens as they are displayed.
@@ -48,7 +48,13 @@ class LineScore:
 
     @classmethod
     def of_group(cls, log_probs: list[float], tokens: list[int], group: _Group) -> Iterator[Self]:
-        """The scores of the lines of a group. Their tokens are listed when they are asked for: most never are."""
+        """The scores of the lines of a group. Their tokens are listed when they are asked for: most never are.
+
+        Args:
+            log_probs: log p of each line.
+            tokens: Number of tokens of each line.
+            group: The tokens of all lines, one after the other.
+        """
         place = 0
         for log_prob, count in zip(log_probs, tokens, strict=True):
             one = cls.__new__(cls)
