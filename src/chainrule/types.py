@@ -180,7 +180,7 @@ class ArrayModel(Protocol):
 
     def extend(self, state: State, tokens_BT: Array) -> tuple[Array, State]: ...
 
-    def matched_orders(self, tokens_BT: Array) -> Array | None:
+    def matched_orders(self, tokens_BT: Array, state: State = None) -> Array | None:
         """Length of the n-gram whose probability each token of a text has -> BT; None: it counts no n-grams."""
         ...
 

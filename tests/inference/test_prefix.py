@@ -49,3 +49,15 @@ def test_copies_continue_independently(place: Path, name: str) -> None:
     for one, text in ((prefix, "the cat sat on"), (other, "the cat ran to")):
         one.end()
         assert one.log_prob == pytest.approx(next(iter(run.score([text]))).log_prob, abs=1e-3)
+
+
+def test_orders_are_those_of_the_whole_line(place: Path) -> None:
+    from chainrule import kenlm
+
+    run = cr.load(place / "ngram")
+    expected = [order for _, order, _ in kenlm.Model(str(place / "ngram")).full_scores(LINE)]
+    for parts in ([LINE], LINE.split()):
+        prefix = run.start()
+        fed = [one for part in parts for one in prefix.feed(part)] + [prefix.end()]
+        assert [one.order for one in fed] == expected
+    assert cr.load(place / "lstm").start().feed("the")[0].order is None

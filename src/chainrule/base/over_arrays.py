@@ -55,7 +55,7 @@ class TensorArrays:
         log_probs_BTV, state = self._model.extend(state, self._tensor(tokens_BT))
         return _array(log_probs_BTV), state
 
-    def matched_orders(self, tokens_BT: Array) -> Array | None:
+    def matched_orders(self, tokens_BT: Array, state: State = None) -> Array | None:
         return None
 
     def follow(self, state: State, tokens_BT: Array) -> Array:

@@ -15,11 +15,15 @@ from chainrule.types import State
 
 
 class TokenScore(NamedTuple):
-    """A token of a text, its log-probability in nats given all before it, and whether it is an unknown word."""
+    """A token of a text, its log-probability in nats given all before it, and whether it is an unknown word.
+
+    `order` is the length of the n-gram that the model found, the token included; None: the model has no n-grams.
+    """
 
     piece: str
     log_prob: float
     oov: bool
+    order: int | None = None
 
 
 class Prefix:
@@ -49,10 +53,15 @@ class Prefix:
         if not len(ids_N):
             return []
         tokenizer = self._subject.tokenizer
+        tokens_1N = np.asarray(ids_N, np.int64)[None]
         with evaluating(self._subject.model):
-            log_probs_1N, self._state = self._arrays.score(np.asarray(ids_N, np.int64)[None], self._state)
+            orders_1N = self._arrays.matched_orders(tokens_1N, self._state)
+            log_probs_1N, self._state = self._arrays.score(tokens_1N, self._state)
         log_probs = log_probs_1N[0].astype(np.float64).tolist()
         self.log_prob += sum(log_probs)
         self.tokens += len(log_probs)
-        both = zip(ids_N.tolist(), log_probs, strict=True)
-        return [TokenScore(tokenizer.piece(token), log_prob, token == tokenizer.unk) for token, log_prob in both]
+        orders = [None] * len(log_probs) if orders_1N is None else orders_1N[0].tolist()
+        return [
+            TokenScore(tokenizer.piece(token), log_prob, token == tokenizer.unk, order)
+            for token, log_prob, order in zip(ids_N.tolist(), log_probs, orders, strict=True)
+        ]

@@ -119,7 +119,7 @@ class Model:
             bos: Whether the sentence follows `<s>`.
             eos: Whether `</s>` is scored too.
         """
-        data = sentence.encode() if isinstance(sentence, str) else sentence
+        data = sentence.encode() if type(sentence) is str else _bytes_of(sentence)
         total = self._compiled(data, len(data), self._address, bos, eos)
         return total if total == total else sum(one[0] for one in self._by_word(data, bos, eos))
 
@@ -147,7 +147,7 @@ class Model:
             bos: Whether the sentence follows `<s>`.
             eos: Whether `</s>` is scored too.
         """
-        data = sentence.encode() if isinstance(sentence, str) else sentence
+        data = _bytes_of(sentence)
         scores = self._scorer.full_scores(data, bos, eos)
         return iter(self._by_word(data, bos, eos) if scores is None else scores)
 
@@ -157,7 +157,7 @@ class Model:
         Args:
             sentence: Words separated by white space.
         """
-        data = sentence.encode() if isinstance(sentence, str) else sentence
+        data = _bytes_of(sentence)
         return float(10.0 ** (-self.score(data) / (len(data.split()) + 1)))
 
     # Step by step, under the names that KenLM gives these methods
@@ -260,3 +260,7 @@ def _context(order: int, word: int | None) -> State:
     if word is not None:
         query.begin(np.ctypeslib.as_array(state.row)[:order], word)
     return state
+
+
+def _bytes_of(sentence: str | bytes) -> bytes:
+    return sentence.encode() if isinstance(sentence, str) else sentence

@@ -112,11 +112,12 @@ class NgramArrays:
             np.multiply(log10_T, query.LN10, out=log_probs_BT[row])
         return log_probs_BT, depths_BT, states_BO
 
-    def matched_orders(self, tokens_BT: Array) -> Array:
-        """Number of words of the n-gram whose probability each token of a text has, the token included -> BT."""
+    def matched_orders(self, tokens_BT: Array, state: Array | None = None) -> Array:
+        """Number of words of the n-gram whose probability each token has after a state, the token included -> BT."""
         orders_BT = np.empty(tokens_BT.shape, np.int64)
-        for row, state_O in enumerate(self.start(len(tokens_BT))):
-            query.begin(state_O, self.eos)
+        for row, state_O in enumerate(self.start(len(tokens_BT)) if state is None else np.array(state, np.int64)):
+            if state_O[0] < 0:
+                query.begin(state_O, self.eos)
             tokens_T = np.ascontiguousarray(tokens_BT[row], np.int64)
             walked = query.walk_matches(self.table.arrays, tokens_T, state_O, self._line_end, self.table.absent)
             orders_BT[row] = walked[2]
