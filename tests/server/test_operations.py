@@ -35,18 +35,22 @@ def test_a_seeded_text_is_the_same_alone_and_under_load(service: Service) -> Non
     """Requests of different models, prompts and lengths run beside each other, some with a seed and some without."""
     client = service.client()
 
-    def text(number: int) -> str:
+    def text(number: int) -> tuple[str, list[float]]:
         model, prompt = TEXTS[number % len(TEXTS)]
         tokens = 10 + number % 7
         answer = client.completions.create(model=model, prompt=prompt, max_tokens=tokens, seed=number, logprobs=0)
-        return answer.choices[0].text + str(answer.choices[0].logprobs.token_logprobs)
+        return answer.choices[0].text, answer.choices[0].logprobs.token_logprobs
 
     alone = [text(number) for number in range(24)]
     with ThreadPoolExecutor(12) as pool:
         noise = [pool.submit(client.completions.create, model="lstm", prompt="ab", max_tokens=25) for _ in range(6)]
         together = list(pool.map(text, range(24)))
     assert all(one.result() for one in noise)
-    assert together == alone
+    assert [found for found, _ in together] == [found for found, _ in alone]
+    for (_, found), (_, expected) in zip(
+        together, alone, strict=True
+    ):  # those of Transformers may differ in a last bit
+        assert found == pytest.approx(expected, abs=1e-5)
 
 
 def test_keys_are_asked_for_everywhere_but_at_health(runs: Path, start: Callable[..., Service], tmp_path: Path) -> None:
