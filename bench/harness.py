@@ -29,6 +29,8 @@ from chainrule.config import RunConfig, parse
 from chainrule.data.batches import Batches
 from chainrule.objectives.likelihood import Likelihood
 from chainrule.training.loop import Hooks, Trainer
+from chainrule.training.threads import ThreadChooser, Way
+from chainrule.training.workers import can_share
 from chainrule.types import Batch, Vocabulary
 
 Times = dict[str, list[float]]
@@ -220,6 +222,17 @@ class Project:
 
     def _at_target(self) -> bool:
         return self.trainer.training_state.step >= self.target
+
+    def choose_threads(self, most: int) -> None:
+        """Choose among one thread, `most` workers and `most` threads by measuring, as a training does by default."""
+        self.trainer.threads = ThreadChooser.for_training(
+            self.trainer.config, most, can_fork=can_share(self.trainer.stepper)
+        )
+
+    @property
+    def way(self) -> Way | None:
+        """The workers and threads that were chosen."""
+        return None if self.trainer.threads is None else self.trainer.threads.current
 
     def steps(self, count: int) -> None:
         """Take `count` more steps."""

@@ -65,9 +65,9 @@ class Estimation:
     def __call__(self) -> None:
         with tempfile.TemporaryDirectory() as place:
             environment = {**os.environ, "CHAINRULE_CACHE": f"{place}/cache", "OMP_NUM_THREADS": str(self.threads)}
-            before = _processor_seconds()
+            before = processor_seconds()
             seconds, peaks = run_watched(self._command(f"{place}/run"), environment)
-            processor = _processor_seconds() - before
+            processor = processor_seconds() - before
             result = json.loads(Path(place, "run", "result.json").read_text(encoding="utf-8"))
         self.usages.append(Usage(seconds, result["seconds"], processor, *peaks))
         self.ngrams = result["ngrams"]
@@ -129,7 +129,7 @@ def _memory(pid: int) -> list[int]:
     return [int(fields[name][0]) * 1024 if name in fields else 0 for name in STATUS]
 
 
-def _processor_seconds() -> float:
+def processor_seconds() -> float:
     """Return the CPU seconds of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

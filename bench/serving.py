@@ -1,42 +1,71 @@
-"""A server under load: tokens per second in total by number of clients, and n-gram scoring over HTTP against the verb.
+"""A server under load against `transformers serve` on the same weights, and n-gram scoring over HTTP against the verb.
 
-    serving.py [--rounds 3]
+    serving.py [--rounds 3] [--no-peer]
 
-The server and its clients run on the loopback address and share the machine. Every request has a seed, and its text
-must be the same alone and under load.
+Servers and clients run on the loopback address and share the machine. A GPT-2 of 4 layers and width 128 is trained for
+a moment, exported, and served by both. 1, 8 and 32 clients ask for 128 tokens each. Every request has a seed, and its
+text must be the same alone and under load. The peer needs `pip install fastapi accelerate`. It is measured without
+`--continuous-batching`, with which transformers 5.22 on a CPU does not answer at all. Speed is given by the clock and
+by the time that the server's process computed, which depends less on what else the machine does.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
+import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TextIO
+from urllib.parse import urlsplit
 
 import chainrule as cr
 from chainrule.runs.language_model import LanguageModelRun
 from chainrule.text.samples.texts import english_text
 
-TOKENS = 128
-SHAPES: dict[str, dict[str, Any]] = {
-    "transformer": {"embedding": 128, "heads": 4, "layers": 4, "context": 256},
-    "lstm": {"embedding": 256, "hidden": 256, "layers": 1},
+TOKENS, LINES = 128, 1000
+CLIENTS = (1, 8, 32)
+PEER_PORT = 8951
+GPT2: dict[str, Any] = {
+    "model": {
+        **{"embedding": 128, "heads": 4, "layers": 4, "context": 256},
+        **{"positions": "learned", "bias": True, "activation": "gelu-tanh"},
+    },
+    "tokenizer": {"vocab_size": 1000},
+    "output": {"bias": False},
 }
 
 
-def ask(url: str, path: str, body: dict[str, Any]) -> Any:
-    """Send a request."""
-    request = urllib.request.Request(url + path, json.dumps(body).encode())
-    return json.load(urllib.request.urlopen(request, timeout=300))
+class Client:
+    """One connection that is kept open, as clients of a service do."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=300)
+
+    def renew(self) -> None:
+        """Connect again: a server closes a connection that was idle for some seconds."""
+        self._connection.close()
+        self._connection.connect()
+
+    def post(self, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
+        """Send a request."""
+        self._connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        answer = self._connection.getresponse()
+        assert answer.status == 200, answer.read()
+        return answer
+
+    def json(self, path: str, body: dict[str, Any]) -> Any:
+        """The answer to a request."""
+        return json.load(self.post(path, body))
 
 
 def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -46,70 +75,215 @@ def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - began, result
 
 
-def generate(url: str, model: str, clients: int) -> tuple[float, list[str]]:
+# Generation
+
+
+def request(model: str, seed: int, **options: Any) -> dict[str, Any]:
+    """Fields that both servers know."""
+    fields = {"model": model, "prompt": "To be or", "max_tokens": TOKENS, "temperature": 1, "seed": seed}
+    return {**fields, **options}
+
+
+def generate(clients: list[Client], model: str) -> tuple[float, list[str]]:
     """Tokens per second of several clients in total, and their texts."""
 
-    def text(seed: int) -> str:
-        body = {"model": model, "prompt": "To be or", "max_tokens": TOKENS, "seed": seed}
-        found: str = ask(url, "/v1/completions", body)["choices"][0]["text"]
-        return found
+    for client in clients:
+        client.renew()
 
-    with ThreadPoolExecutor(clients) as pool:
-        seconds, texts = seconds_of(lambda: list(pool.map(text, range(clients))))
-    return clients * TOKENS / seconds, texts
+    def ask(number: int) -> Any:
+        return clients[number].json("/v1/completions", request(model, number))
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        seconds, answers = seconds_of(lambda: list(pool.map(ask, range(len(clients)))))
+    tokens = sum(answer["usage"]["completion_tokens"] for answer in answers)
+    assert tokens == len(clients) * TOKENS, "a text ended early"
+    return tokens / seconds, [answer["choices"][0]["text"] for answer in answers]
 
 
-def score(url: str, run: LanguageModelRun, lines: list[str]) -> float:
-    """Speed of scoring lines over HTTP divided by that of the same call in Python."""
-    seconds, answer = seconds_of(lambda: ask(url, "/score", {"model": "ngram", "input": lines}))
-    plain, found = seconds_of(lambda: [pair for block in run.score_text(lines) for pair in zip(*block, strict=True)])
-    assert [one["tokens"] for one in answer["data"]] == [tokens for _, tokens in found]
-    return plain / seconds
+def first_tokens(clients: list[Client], model: str) -> list[float]:
+    """Seconds to the first part of a streamed text, of each client."""
+
+    for client in clients:
+        client.renew()
+
+    def ask(number: int) -> float:
+        began = time.perf_counter()
+        answer = clients[number].post("/v1/completions", request(model, number, stream=True))
+        answer.readline()
+        seconds = time.perf_counter() - began
+        answer.read()
+        return seconds
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        return list(pool.map(ask, range(len(clients))))
+
+
+def percentile(values: list[float], share: float = 0.95) -> float:
+    """The value that `share` of the values do not exceed."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+# Servers
+
+
+@contextmanager
+def process(command: list[str], address: str, **environment: str) -> Iterator[tuple[str, int]]:
+    """A server process that listens -> its address, and the number of the process."""
+    with tempfile.TemporaryFile("w+") as log:
+        running = subprocess.Popen(
+            command, stderr=log, stdout=subprocess.DEVNULL, text=True, env={**os.environ, **environment}
+        )
+        try:
+            yield _address(running, log, address), running.pid
+        finally:
+            running.terminate()
+            running.wait(30)
+
+
+def _address(running: subprocess.Popen[str], log: TextIO, address: str) -> str:
+    """Where a process listens, as its log states."""
+    while running.poll() is None:
+        log.seek(0)
+        if found := re.search(address, log.read()):
+            return found[0]
+        time.sleep(0.1)
+    log.seek(0)
+    raise SystemExit(f"the server did not start: {log.read()[-1000:]}")
+
+
+def chainrule(folder: Path) -> Any:
+    """`chainrule serve` of a folder of runs."""
+    command = [sys.executable, "-m", "chainrule.cli.main", "serve", str(folder), "--port", "0", "--quiet"]
+    return process(command, r"http://\S+")
+
+
+def transformers(folder: Path) -> Any:
+    """`transformers serve` of a folder."""
+    command = [str(Path(sys.executable).with_name("transformers")), "serve", str(folder), "--device", "cpu"]
+    command += ["--host", "127.0.0.1", "--port", str(PEER_PORT)]
+    return process(command, r"http://127\.0\.0\.1:\d+", HF_HUB_OFFLINE="1")
+
+
+def export(run: Path, folder: Path) -> None:
+    """The same weights for the peer; every text has 128 tokens."""
+    cr.export(run, folder, to="hf")
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "min_new_tokens": TOKENS}))
+
+
+# Figures
+
+
+class Served(NamedTuple):
+    """A server under test: its address, the name of its model, its process."""
+
+    url: str
+    model: str
+    process: int
+
+    @property
+    def cpu(self) -> float:
+        """Seconds that the process has computed."""
+        fields = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def compare(servers: dict[str, Served], rounds: int) -> None:
+    """Tokens per second by number of clients, of the clock and of computing time; servers take turns."""
+    connections = {name: [Client(server.url) for _ in range(max(CLIENTS))] for name, server in servers.items()}
+    for name, server in servers.items():  # warm up
+        generate(connections[name][:1], server.model)
+    _, expected = generate(connections["chainrule"], servers["chainrule"].model)
+    first = 0.0
+    for clients in CLIENTS:
+        speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
+        for _ in range(rounds):
+            for name, server in servers.items():
+                before = server.cpu
+                speed, texts = generate(connections[name][:clients], server.model)
+                speeds[name].append((speed, clients * TOKENS / max(0.01, server.cpu - before)))
+                assert name != "chainrule" or texts == expected[:clients], (
+                    "the text of a seed depends on its neighbours"
+                )
+        middle = {
+            name: [statistics.median(part) for part in zip(*found, strict=True)] for name, found in speeds.items()
+        }
+        speed, computed = middle["chainrule"]
+        first = first or computed
+        print(f"{clients} clients: {speed:,.0f} tokens/s, {computed:,.0f} per second of computing", end="")
+        print(f", {computed / first:.2f} times one client", end="")
+        for name, (other, other_computed) in list(middle.items())[1:]:
+            print(f"; {name} {other:,.0f} and {other_computed:,.0f}", end="")
+            print(f", ratios {speed / other:.2f} and {computed / other_computed:.2f}", end="")
+        print(flush=True)
+    compare_first_tokens(connections["chainrule"], servers["chainrule"].model, rounds)
+
+
+def compare_first_tokens(connections: list[Client], model: str, rounds: int) -> None:
+    """Time to the first token, with 1 and with 8 clients."""
+    found: dict[int, list[float]] = {1: [], 8: []}
+    for _ in range(4 * rounds):
+        found[1] += [first_tokens(connections[:1], model)[0] for _ in range(8)]
+        found[8] += first_tokens(connections[:8], model)
+    one, eight = (percentile(values) for values in found.values())
+    print(f"first token, p95: {1e3 * one:.1f} ms with 1 client, {1e3 * eight:.1f} ms with 8, ratio {eight / one:.2f}")
+
+
+def compare_scores(server: Served, run: LanguageModelRun, lines: list[str], file: Path, rounds: int) -> None:
+    """Speed of scoring lines over HTTP, divided by that of the verb with its JSON lines; requests have other lines."""
+    client = Client(server.url)
+    parts = [lines[begin : begin + LINES] for begin in range(0, len(lines) - LINES, LINES)]
+    client.json("/score", {"input": parts[0], "model": server.model})
+
+    def verb() -> list[str]:
+        blocks = run.score_text(str(file), threads=1)
+        return [
+            f'{{"log_prob": {log_prob!r}, "tokens": {tokens}}}'
+            for block in blocks
+            for log_prob, tokens in zip(*block, strict=True)
+        ]
+
+    ratios, plain_cpu, began_cpu = [], 0.0, server.cpu
+    for part in parts * rounds:
+        file.write_text("".join(line + "\n" for line in part), encoding="utf-8")
+        whole, answer = seconds_of(lambda part=part: client.json("/score", {"input": part, "model": server.model}))
+        cpu = time.process_time()
+        plain, found = seconds_of(verb)
+        plain_cpu += time.process_time() - cpu
+        assert [one["tokens"] for one in answer["data"]] == [json.loads(line)["tokens"] for line in found]
+        ratios.append(plain / whole)
+    computed = plain_cpu / (server.cpu - began_cpu)
+    shown = f"{statistics.median(ratios):.2f} of the verb's speed, {computed:.2f} by computing time"
+    print(f"n-gram, {LINES} lines a request, {len(ratios)} requests: {shown}")
 
 
 def main() -> None:
     """Train tiny runs, serve them, and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
-    with tempfile.TemporaryDirectory() as name:
+    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--only", choices=["generation", "scores"], help="measure one part")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         text = folder / "text.txt"
         text.write_text(english_text(), encoding="utf-8")
-        for model, shape in SHAPES.items():
-            options: dict[str, Any] = {"model": shape}
-            cr.train(text, model=model, tokenizer="char", steps=2, out=folder / "runs" / model, settings=options)
-        ngram = cr.train(text, model="ngram", tokenizer="word", out=folder / "runs" / "ngram")
+        runs = folder / "runs"
+        if options.only != "scores":
+            cr.train(text, model="transformer", tokenizer="bpe", steps=20, out=runs / "gpt2", settings=GPT2)
+        ngram = cr.train(text, model="ngram", tokenizer="word", out=runs / "ngram")
         assert isinstance(ngram, LanguageModelRun)
-        command = [sys.executable, "-m", "chainrule.cli.main", "serve", str(folder / "runs"), "--port", "0", "--quiet"]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        try:
-            assert process.stderr is not None
-            found = re.search(r"http://\S+", process.stderr.readline())
-            assert found is not None
-            measure(found[0], ngram, text.read_text(encoding="utf-8").split("\n"), rounds)
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def measure(url: str, ngram: LanguageModelRun, lines: list[str], rounds: int) -> None:
-    """Print medians over rounds in which the numbers of clients alternate."""
-    for model in SHAPES:
-        _, expected = generate(url, model, 1)
-        speeds: dict[int, list[float]] = {1: [], 8: [], 32: []}
-        for _ in range(rounds):
-            for clients, found in speeds.items():
-                speed, texts = generate(url, model, clients)
-                assert texts[0] == expected[0], "the text of a seed depends on its neighbours"
-                found.append(speed)
-        middle = {clients: statistics.median(found) for clients, found in speeds.items()}
-        for clients, speed in middle.items():
-            print(f"{model}, {clients} clients: {speed:,.0f} tokens/s, {speed / middle[1]:.2f} times one client")
-    some = [line for line in lines if line][:1000]
-    score(url, ngram, some)
-    ratios = [score(url, ngram, some) for _ in range(2 * rounds)]
-    print(f"n-gram, {len(some)} lines a request: {statistics.median(ratios):.2f} of the speed of the call in Python")
+        url, number = stack.enter_context(chainrule(runs))
+        if options.only != "scores":
+            servers = {"chainrule": Served(url, "gpt2", number)}
+            if not options.no_peer:
+                export(runs / "gpt2", folder / "peer")
+                address, peer = stack.enter_context(transformers(folder / "peer"))
+                servers["transformers serve"] = Served(address, str(folder / "peer"), peer)
+            compare(servers, options.rounds)
+        if options.only != "generation":
+            lines = [line for line in text.read_text(encoding="utf-8").split("\n") if line]
+            compare_scores(Served(url, "ngram", number), ngram, lines, folder / "lines.txt", options.rounds)
 
 
 if __name__ == "__main__":

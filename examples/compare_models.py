@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import chainrule as cr
-from chainrule.report.leaderboard import markdown
+from chainrule.reports.leaderboard import markdown
 from chainrule.text.samples.texts import english_text
 
 MODELS = [  # MODEL or MODEL:OUTPUT, with options of the model in parentheses

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from chainrule.layers.recurrent.stack import Recurrence
-from chainrule.report.plot import Dot, scatter
+from chainrule.reports.charts.curves import CurvePoint, curves
+from chainrule.reports.charts.library import to_svg
 
 WIDTH, ROWS, STEPS = 64, 16, 100
 SHOWN = (1, 2, 3, 5, 7, 10, 14, 20, 30, 50, 70, 100)
@@ -51,19 +52,19 @@ def main() -> None:
         "LSTM, forget bias 1": lstm(1.0),
         "LSTM, forget bias 5": lstm(5.0),
     }
-    dots = []
+    points = []
     for name, layer in layers.items():
         share = shares(layer)
         print(f"{name:22}", *(f"{share[k]:9.1e} after {k} steps" for k in NAMED))
-        labels = {k: f"{share[k]:.0e}" if k in NAMED else "" for k in SHOWN}
-        dots += [Dot(name, labels[k], k, torch.tensor(share[k]).log10().item()) for k in SHOWN]
-    picture = scatter(
-        dots,
+        points += [CurvePoint(name, k, torch.tensor(share[k]).log10().item()) for k in SHOWN]
+    chart = curves(
+        points,
         title="Gradient at an input k steps back, relative to the last input",
         x_title="k, steps back",
         y_title="log10 of the relative norm",
+        log_x=True,
     )
-    Path("vanishing_gradients.svg").write_text(picture, encoding="utf-8")
+    Path("vanishing_gradients.svg").write_text(to_svg(chart), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -133,6 +133,7 @@ COUNTED_CASES: list[Case] = [
 MIXED_CASES: list[Case] = [
     ("mixture", "softmax", {}),
     ("mixture", "softmax", {"caches": [{"kind": "unigram"}, {"kind": "continuous", "part": 1}], "buckets": True}),
+    ("mixture", "softmax", {"caches": [{"kind": "unigram"}], "buckets": True, "temperature": 0.7}),
 ]
 TRANSLATOR_VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("seq2seq-rnn", {"cell": "gru", "reversed_source": False}),

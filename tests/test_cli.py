@@ -38,6 +38,8 @@ VERBS = (
     "generate",
     "translate",
     "distill",
+    "count",
+    "merge",
     "compare",
     "mix",
     "compress",

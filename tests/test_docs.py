@@ -128,7 +128,7 @@ def test_python_runs(snippet: Snippet) -> None:
         assert set(code.co_names) & set(names), "the snippet ran to its end but left nothing behind"
 
 
-OF_RUNS = ("eval", "score", "generate", "translate", "compress", "decompress")
+OF_RUNS = ("eval", "score", "generate", "translate", "compress", "decompress", "export")
 LIVE = {
     name
     for entry in MODELS.entries()
@@ -148,7 +148,8 @@ def test_command_parses(line: str) -> None:
     if words[0] in OF_RUNS:
         assert set(parse_settings(parsed.get("settings") or []).get("model", {})) <= LIVE
         return
-    for contender in parse_contenders(parsed.get("models") or parsed.get("model") or "lstm"):
+    default = "ngram" if words[0] in ("count", "merge") else "lstm"
+    for contender in parse_contenders(parsed.get("models") or parsed.get("model") or default):
         _check_options(contender, parsed)
 
 

@@ -13,7 +13,9 @@ import pytest
 
 import chainrule as cr
 import chainrule.kenlm
+import chainrule.ray
 import chainrule.sklearn
+import chainrule.spark
 from chainrule.registry import RUNS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -23,6 +25,7 @@ def public_classes() -> Iterator[type[Any]]:
     """Run classes, the public classes of the package, and those of the two interfaces of other libraries."""
     yield from (entry.make for entry in RUNS.entries())
     yield from filter(inspect.isclass, (getattr(cr, name) for name in cr.__all__))
+    yield chainrule.ray.Verb
     for module in (chainrule.sklearn, chainrule.kenlm):
         classes = (value for name, value in vars(module).items() if inspect.isclass(value) and name[0] != "_")
         yield from (one for one in classes if one.__module__ in (module.__name__, "chainrule.interop.kenlm"))
@@ -32,6 +35,9 @@ def callables() -> dict[str, tuple[Callable[..., Any], str]]:
     """Every public function, method and written constructor with the text that documents its parameters."""
     functions = filter(inspect.isfunction, (getattr(cr, name) for name in cr.__all__))
     found: dict[str, tuple[Callable[..., Any], str]] = {one.__name__: (one, one.__doc__ or "") for one in functions}
+    for module in (chainrule.spark, chainrule.ray):
+        for one in filter(inspect.isfunction, vars(module).values()):
+            found[f"{module.__name__}.{one.__name__}"] = (one, one.__doc__ or "")
     for one in public_classes():
         if "__init__" in vars(one) and not is_dataclass(one) and one is not cr.Run:
             found[one.__name__] = (one, one.__doc__ or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,20 @@ def test_folders_live_as_long_as_the_estimator(tmp_path: Path) -> None:
     assert isinstance(cr.load(tmp_path / "run"), cr.Run)
 
 
+def test_a_pickled_estimator_contains_its_run() -> None:
+    fitted = LanguageModelScorer(model_options={"order": 2}).fit(TEXTS)
+    content, expected = pickle.dumps(fitted), fitted.score_samples(TEXTS[:3])
+    folder = fitted.run_.folder.path
+    del fitted
+    assert not folder.exists()
+    again = pickle.loads(content)
+    np.testing.assert_array_equal(again.score_samples(TEXTS[:3]), expected)
+    folder = again.run_.folder.path
+    assert folder.is_dir()
+    del again
+    assert not folder.exists()
+
+
 def test_refusals() -> None:
     with pytest.raises(NotFittedError):
         TextClassifier().predict(TEXTS)
@@ -133,3 +148,69 @@ def test_refusals() -> None:
         assert str(caught.value).startswith(message)
     copy = clone(classifier(class_weight="balanced"))
     assert copy.get_params()["class_weight"] == "balanced"
+
+
+# The checks of scikit-learn that fit: they make arrays of numbers, of which every row becomes a text
+
+
+def as_texts(X: Any) -> Any:
+    """Each row as words that name its columns and rounded numbers; what is no array of rows stays as it is."""
+    if not isinstance(X, np.ndarray) or X.ndim != 2:
+        return X
+    return [" ".join(f"c{column}v{round(float(value))}" for column, value in enumerate(row)) for row in X]
+
+
+class FromNumbers:
+    """Mixin for an estimator of texts whose methods take arrays of numbers."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.string, tags.input_tags.two_d_array, tags.input_tags.one_d_array = False, True, False
+        return tags
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        return super().fit(as_texts(X), y)  # type: ignore[misc]
+
+
+class NumberClassifier(FromNumbers, TextClassifier):
+    def predict(self, X: Any) -> Any:
+        return super().predict(as_texts(X))
+
+    def predict_proba(self, X: Any) -> Any:
+        return super().predict_proba(as_texts(X))
+
+
+class NumberVectorizer(FromNumbers, TextVectorizer):
+    def transform(self, X: Any) -> Any:
+        return super().transform(as_texts(X))
+
+
+class NumberScorer(FromNumbers, LanguageModelScorer):
+    def score_samples(self, X: Any) -> Any:
+        return super().score_samples(as_texts(X))
+
+
+NUMBERED = {
+    "classifier": lambda: NumberClassifier(steps=3, model_options=SMALL, settings={"training": {"validations": 1}}),
+    "vectorizer": lambda: NumberVectorizer(epochs=1, model_options={"vector_size": 4, "min_count": 1}),
+    "scorer": lambda: NumberScorer(model_options={"order": 2}),
+}
+FITTING = (
+    "check_dict_unchanged",
+    "check_dont_overwrite_parameters",
+    "check_estimators_fit_returns_self",
+    "check_estimators_overwrite_params",
+    "check_estimators_pickle",
+    "check_estimators_unfitted",
+    "check_fit_check_is_fitted",
+    "check_fit_score_takes_y",
+    "check_methods_sample_order_invariance",
+    "check_methods_subset_invariance",
+)
+
+
+@pytest.mark.parametrize("kind", NUMBERED)
+@pytest.mark.parametrize("name", FITTING)
+def test_the_checks_of_scikit_learn_that_fit(kind: str, name: str) -> None:
+    estimator = NUMBERED[kind]()
+    getattr(estimator_checks, name)(type(estimator).__name__, estimator)

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from chainrule.experiments.compare import Row
-from chainrule.report import leaderboard
+from chainrule.reports import leaderboard
 
 
 def main() -> None:

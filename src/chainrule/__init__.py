@@ -8,10 +8,14 @@ print(run.generate("The ")[0].text)
 
 train, load, import_model        give a run; help(run) lists what it can do
 compare, mix, tune               several models on one text; a mixture; options that need no training
+report                           runs measured and described in one page
 measure, explain, export         BLEU and the like of outputs; a model explained; files for other tools
 pack, unpack, serve              a run as one file and back; runs behind an HTTP server
+count, merge, merge_shards       n-grams counted in shards, on any number of machines
+count_vocabulary, merge_vocabulary   the words of shards, for one tokeniser
 
-chainrule.sklearn has estimators for scikit-learn, chainrule.kenlm the interface of KenLM.
+chainrule.sklearn has estimators for scikit-learn, chainrule.kenlm the interface of KenLM, chainrule.spark and
+chainrule.ray verbs over tables.
 """
 
 from __future__ import annotations
@@ -24,6 +28,9 @@ from chainrule.base.waiting import set_wait_policy
 if TYPE_CHECKING:
     from chainrule.api import import_model, load, train
     from chainrule.checkpoint.pack import pack, unpack
+    from chainrule.distributed.count import count
+    from chainrule.distributed.merge import merge, merge_shards
+    from chainrule.distributed.vocabulary import count_vocabulary, merge_vocabulary
     from chainrule.errors import ChainruleError
     from chainrule.evaluation.measures import measure
     from chainrule.evaluation.text import Evaluation
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
     from chainrule.inference.generate import Generated
     from chainrule.inference.score import LineScore
     from chainrule.interop.formats import export
+    from chainrule.reports.build import report
     from chainrule.runs.base import Run
     from chainrule.server.app import serve
 
@@ -49,13 +57,19 @@ __all__ = [
     "Run",
     "__version__",
     "compare",
+    "count",
+    "count_vocabulary",
     "explain",
     "export",
     "import_model",
     "load",
     "measure",
+    "merge",
+    "merge_shards",
+    "merge_vocabulary",
     "mix",
     "pack",
+    "report",
     "serve",
     "train",
     "tune",
@@ -69,13 +83,19 @@ _HOMES = {
     "LineScore": "chainrule.inference.score",
     "Run": "chainrule.runs.base",
     "compare": "chainrule.experiments.compare",
+    "count": "chainrule.distributed.count",
+    "count_vocabulary": "chainrule.distributed.vocabulary",
     "explain": "chainrule.experiments.explain",
     "export": "chainrule.interop.formats",
     "import_model": "chainrule.api",
     "load": "chainrule.api",
     "measure": "chainrule.evaluation.measures",
+    "merge": "chainrule.distributed.merge",
+    "merge_shards": "chainrule.distributed.merge",
+    "merge_vocabulary": "chainrule.distributed.vocabulary",
     "mix": "chainrule.experiments.mix",
     "pack": "chainrule.checkpoint.pack",
+    "report": "chainrule.reports.build",
     "serve": "chainrule.server.app",
     "train": "chainrule.api",
     "tune": "chainrule.experiments.tune",

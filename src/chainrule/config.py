@@ -103,7 +103,7 @@ class TrainingConfig(Section):
     batching: Literal["stream", "blocks"] | None = Field(
         None, description="stream: contiguous text with carried state; blocks: random blocks of text"
     )
-    batch_size: int | None = Field(None, ge=1, le=1 << 24, description="rows per batch and process")
+    batch_size: int | None = Field(None, ge=1, le=1 << 24, description="rows per batch; several processes share them")
     max_tokens: int | None = Field(
         None,
         ge=1,
@@ -166,6 +166,16 @@ class TrainingConfig(Section):
         "auto", description="auto: bfloat16 autocast on CUDA devices that support it, else float32"
     )
     threads: int = Field(0, ge=0, le=1 << 12, description="number of CPU threads; 0: chosen by measuring")
+    workers: int = Field(
+        0,
+        ge=0,
+        le=1 << 10,
+        description="number of CPU processes that share each batch; 0: chosen by measuring, 1: no further process",
+    )
+    shard: bool = Field(
+        False,
+        description="torchrun: divide weights, gradients and optimiser states among the processes (FSDP2)",
+    )
     count_all: bool = Field(
         True,
         description="ngram: count the held-out text too, once it has been measured; a given `valid` is not",
@@ -175,6 +185,9 @@ class TrainingConfig(Section):
     )
     save_seconds: float = Field(60.0, gt=0, description="seconds between checkpoints")
     log_steps: int = Field(50, ge=1, le=MAX_INTEGER, description="steps between lines of metrics.jsonl")
+    log: tuple[Literal["tensorboard", "trackio", "wandb", "mlflow"], ...] = Field(
+        (), description="trackers that receive the lines of metrics.jsonl too"
+    )
 
     @field_validator("memory", mode="before")
     @classmethod

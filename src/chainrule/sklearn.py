@@ -5,7 +5,8 @@ TextClassifier(encoder="bag", class_weight="balanced").fit(texts, labels).predic
 make_pipeline(TextVectorizer(), LogisticRegression()).fit(texts, labels)
 
 They take lists, arrays or columns of strings, and work in Pipeline, GridSearchCV and cross_val_score. The trained run
-is `run_`; its folder is a temporary one that is deleted with the estimator, unless `out` names another.
+is `run_`; its folder is a temporary one that is deleted with the estimator, unless `out` names another. A pickled
+estimator contains its run as the bytes of a packed one, and unpickles into a temporary folder of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any, Self
 import numpy as np
 
 from chainrule.base.arrays import Array
-from chainrule.data.in_memory import Texts, column_names, texts_in
+from chainrule.checkpoint.pack import pack, unpack
+from chainrule.data.in_memory import Texts, several_texts
 from chainrule.errors import ConfigError, DataError
 from chainrule.experiments.train import train
 from chainrule.runs.base import Run
@@ -39,6 +41,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is no
     """What the estimators share: checked texts, and a run in a folder that lives as long as they do."""
 
     out: str | Path | None
+    run_: Run
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -50,11 +53,32 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is no
 
     def _folder(self) -> Path:
         """The folder of the next run: `out`, or a temporary one."""
-        if self.out is not None:
-            return Path(self.out)
+        return Path(self.out) if self.out is not None else self._temporary() / "run"
+
+    def _temporary(self) -> Path:
+        """A new folder that is deleted with the estimator."""
         folder = tempfile.mkdtemp(prefix="chainrule-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return Path(folder) / "run"
+        return Path(folder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The parameters and attributes, with the run as bytes."""
+        state = dict(super().__getstate__())
+        if isinstance(state.get("run_"), Run):
+            with tempfile.TemporaryDirectory(prefix="chainrule-") as place:
+                pack(state["run_"].folder.path, packed := Path(place, "run.crn"))
+                state["run_"] = packed.read_bytes()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The estimator of a state; its run is loaded."""
+        super().__setstate__(state)
+        if isinstance(state.get("run_"), bytes):
+            packed = self._temporary() / "run.crn"
+            packed.write_bytes(state["run_"])
+            unpack(packed, folder := packed.with_name("run"))
+            packed.unlink()
+            self.run_ = load(folder)
 
     def _fit(self, *data: Any, **options: Any) -> Run:
         """Train a run; options that are None are chosen as in `chainrule.train`."""
@@ -62,22 +86,6 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is no
         options |= {name: params[name] for name in ("epochs", "steps", "minutes", "seed", "settings")}
         given = {name: value for name, value in options.items() if value is not None}
         return train(*data, out=self._folder(), **given)
-
-
-def _texts(texts: Texts) -> list[str]:
-    """The texts, which must be several strings."""
-    if isinstance(texts, str):
-        raise DataError("got one string; expected a list or column of texts; give [text]")
-    if (isinstance(texts, np.ndarray) and texts.ndim == 2 and texts.shape[1] == 1) or _is_one_column(texts):
-        texts = np.asarray(texts)[:, 0]
-    found = list(texts_in(texts))
-    if not found:
-        raise DataError("got no texts; expected at least one; give a list or column of texts")
-    return found
-
-
-def _is_one_column(texts: Any) -> bool:
-    return not isinstance(texts, dict) and len(column_names(texts) or ()) == 1
 
 
 class TextClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
@@ -132,7 +140,7 @@ class TextClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
             X: A list, array or column of texts.
             y: The label of each text: strings, numbers or booleans.
         """
-        texts = _texts(X)
+        texts = several_texts(X)
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None; give the label of each text")
         check_classification_targets(y)
@@ -168,7 +176,7 @@ class TextClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "run_")
         run: Any = self.run_
-        found_PC: Array = run.probabilities(_texts(X))
+        found_PC: Array = run.probabilities(several_texts(X))
         return found_PC[:, [run.labels.index(f"{place}") for place in range(len(self.classes_))]]
 
     def predict(self, X: Texts) -> Array:
@@ -235,7 +243,7 @@ class TextVectorizer(TransformerMixin, _TextEstimator):  # type: ignore[misc]
             X: A list, array or column of texts.
             y: Ignored.
         """
-        texts = _texts(X)
+        texts = several_texts(X)
         if self.run is not None:
             self.run_ = self.run if isinstance(self.run, Run) else load(self.run)
             return self
@@ -254,7 +262,7 @@ class TextVectorizer(TransformerMixin, _TextEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "run_")
         pooling: Any = self.pooling
-        return self.run_.embed(_texts(X), pooling=pooling, normalise=self.normalise, layer=self.layer)
+        return self.run_.embed(several_texts(X), pooling=pooling, normalise=self.normalise, layer=self.layer)
 
 
 class LanguageModelScorer(_TextEstimator):
@@ -311,7 +319,7 @@ class LanguageModelScorer(_TextEstimator):
         if self.measure not in ("log_prob", "bits_per_byte"):
             raise ConfigError(f"measure is '{self.measure}'; expected log_prob or bits_per_byte")
         self.run_ = self._fit(
-            _texts(X),
+            several_texts(X),
             model=self.model,
             tokenizer=self.tokenizer,
             **(self.model_options or {}),
@@ -326,7 +334,7 @@ class LanguageModelScorer(_TextEstimator):
         """
         check_is_fitted(self, "run_")
         run: Any = self.run_
-        texts = _texts(X)
+        texts = several_texts(X)
         nats_P = np.array([one.log_prob for one in run.score(texts, oov=self.oov)])
         return nats_P / (math.log(2) * _sizes(texts)) if self.measure == "bits_per_byte" else nats_P
 
@@ -340,7 +348,7 @@ class LanguageModelScorer(_TextEstimator):
         samples_P = self.score_samples(X)
         if self.measure == "log_prob":
             return float(samples_P.sum())
-        sizes_P = _sizes(_texts(X))
+        sizes_P = _sizes(several_texts(X))
         return float((samples_P * sizes_P).sum() / sizes_P.sum())
 
 

@@ -29,10 +29,9 @@ Suffixes state shapes, and a letter means the same in every file:
     Y  contexts of an n-gram model
     Z  buckets
 
-A digit is a size: row_1V is one row of V values.
-
-Tokens are integers. One token, `eos`, ends a line and also precedes the first token of a text, so the distribution
-over the first token is `step(start(B), eos)`, and `log_probs(x)` scores x[0] given `eos`.
+A digit is a size: row_1V is one row of V values. Tokens are integers. One token, `eos`, ends a line and also precedes
+the first token of a text, so the distribution over the first token is `step(start(B), eos)`, and `log_probs(x)` scores
+x[0] given `eos`.
 
 A registered model inherits `Model`, or `SteppingModel` if it predicts token by token. These classes declare every
 attribute and optional capability that other code relies on, each with a default, so nothing has to be probed.
@@ -253,6 +252,10 @@ class TensorHolder:
         """Equal for parts that `join` can join; by default a part is like no other."""
         return id(self)
 
+    def separate(self) -> Any:
+        """The same rows, none of which shares storage with another; by default rows never do."""
+        return self
+
     def join(self, others: Sequence[Any]) -> Any:
         """The rows of this part, then those of others of the same form."""
         raise TypeError(f"{type(self).__name__} cannot be joined")
@@ -282,6 +285,7 @@ class Model:
     has_parts: ClassVar[bool] = False  # whether it combines the models of other runs
     modes: ClassVar[tuple[str, ...]] = ("ar",)  # decoding modes
     attends: ClassVar[bool] = False  # whether `attention` gives weights over the source
+    shardable: ClassVar[bool] = False  # whether its weights can be divided among processes (`training.shard`)
     further_verbs: ClassVar[tuple[str, ...]] = ()  # verbs of its runs beside those of its task
 
     config: Any
@@ -291,6 +295,7 @@ class Model:
     across_lines: bool = True  # whether context crosses line ends when a text is scored
     tracks: int | None = None  # parallel tracks in which a text is scored; None: chosen by its length
     chunk: int | None = None  # columns scored at once; None: the default of `evaluation/perplexity.py`
+    precision: Literal["float32", "int8"] = "float32"  # of the weights with which a loaded model predicts
 
     @classmethod
     def outdated(cls, names: Collection[str]) -> str | None:
@@ -435,6 +440,7 @@ class Objective:
 
     Config: ClassVar[type[Any]]  # the record of its options
     needs_reward: ClassVar[bool] = False  # whether `reward` must be set before the first loss
+    samples: ClassVar[bool] = False  # whether it draws tokens for the rows, so that it depends on how they are shared
     reward: Any = None  # a function of generated rows and reference rows
 
     def __init__(self, config: Any) -> None:
@@ -507,9 +513,6 @@ class OutputChoice(NamedTuple):
 
     layer: Any  # a class of layers/outputs
     config: Any
-
-
-# States
 
 
 def map_state(change: Callable[[Tensor], Tensor], state: State) -> State:

@@ -1,4 +1,4 @@
-"""The ordered map: ordered results, bounded look-ahead, parallel work."""
+"""Streams with threads: ordered results, bounded look-ahead, parallel work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chainrule.base.parallel import AHEAD, ordered_map
+from chainrule.base.parallel import AHEAD, compute_ahead, ordered_map
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -70,3 +70,21 @@ def test_items_that_are_not_taken_are_not_computed() -> None:
     assert next(results) == 0
     results.close()  # type: ignore[attr-defined]
     assert len(started) <= 1 + 2 * AHEAD
+
+
+def test_one_item_is_computed_ahead_and_errors_come_through() -> None:
+    drawn: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(20):
+            drawn.append(number)
+            yield number
+        raise OSError("the disk is gone")
+
+    stream = compute_ahead(items())
+    for number in range(20):
+        assert next(stream) == number
+        assert len(drawn) <= number + 2
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(stream)
+    assert list(compute_ahead(())) == []

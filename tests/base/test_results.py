@@ -41,3 +41,11 @@ def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigError, match="to_pandas needs pandas; install it: pip install pandas"):
         Results(["x"]).to_pandas()
+
+
+def test_a_notebook_shows_a_table_with_escaped_texts() -> None:
+    shown = Results([{"text": "<b>", "bits": 1.5}] * 101)._repr_html_()
+    assert shown.count("<tr>") == 101
+    assert "&lt;b&gt;" in shown
+    assert "<b>" not in shown
+    assert "1 more" in shown

@@ -18,6 +18,8 @@ from chainrule.interop.formats import export
 TEXT = "the cat sat on the mat\na dog ran to the cat\nthe dog sat\n" * 4
 Call = Callable[..., tuple[int, str, str]]
 
+KNOWN = "arpa, ctranslate2, hf, onnx, word2vec"
+
 
 @pytest.fixture
 def chainrule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
@@ -119,20 +121,20 @@ def test_too_high_an_order_is_refused(tmp_path: Path, chainrule: Call) -> None:
 
 def test_only_n_grams_and_known_formats_are_exported(trained: Path, tmp_path: Path, chainrule: Call) -> None:
     code, _, err = chainrule("export", trained / "run", tmp_path / "x", "--to", "arp")
-    assert (code, err) == (2, "chainrule: unknown format 'arp': did you mean 'arpa'? Known: arpa, hf, word2vec\n")
-    small = {"model": {"embedding": 4, "hidden": 4}}
-    cr.train(trained / "text.txt", model="rnn", tokenizer="word", steps=1, out=tmp_path / "rnn", settings=small)
-    code, _, err = chainrule("export", tmp_path / "rnn", tmp_path / "x")
+    assert (code, err) == (2, f"chainrule: unknown format 'arp': did you mean 'arpa'? Known: {KNOWN}\n")
+    small = {"model": {"embedding": 4}}
+    cr.train(trained / "text.txt", model="average", tokenizer="word", steps=1, out=tmp_path / "average", settings=small)
+    code, _, err = chainrule("export", tmp_path / "average", tmp_path / "x")
     assert code == 2
     assert err == (
-        f"chainrule: {tmp_path / 'rnn'} is a run of the model rnn, which no format represents; give --to word2vec to "
-        "export its word vectors alone\n"
+        f"chainrule: {tmp_path / 'average'} is a run of the model average, which no format represents; "
+        "give --to word2vec to export its word vectors alone\n"
     )
-    code, _, err = chainrule("export", tmp_path / "rnn", tmp_path / "x", "--to", "arpa")
+    code, _, err = chainrule("export", tmp_path / "average", tmp_path / "x", "--to", "arpa")
     assert code == 2
     assert err == (
-        f"chainrule: {tmp_path / 'rnn'} cannot be exported as arpa: the model is rnn, but an ARPA file holds n-grams; "
-        "train with --model ngram\n"
+        f"chainrule: {tmp_path / 'average'} cannot be exported as arpa: the model is average, "
+        "but an ARPA file holds n-grams; train with --model ngram\n"
     )
     assert not (tmp_path / "x").exists()
 
@@ -247,7 +249,7 @@ def test_all_obstacles_are_named_before_training(trained: Path, tmp_path: Path, 
         "space is a token of the tokeniser byte, but separates words; train with --model word2vec --tokenizer word\n",
     )
     code, _, err = chainrule("train", data, "--model", "ngram", "--for", "arp", "--out", out)
-    assert (code, err) == (2, "chainrule: unknown format 'arp': did you mean 'arpa'? Known: arpa, hf, word2vec\n")
+    assert (code, err) == (2, f"chainrule: unknown format 'arp': did you mean 'arpa'? Known: {KNOWN}\n")
     assert not out.exists()
 
 

@@ -343,3 +343,19 @@ def test_a_teacher_writes_pairs_for_a_student(place: Path, tmp_path: Path, chain
     assert "(ngram) has no distill; " in refused(
         chainrule("distill", place / "lm", "--data", place / "test.src", "--out", tmp_path / "other.tsv")
     )
+
+
+def test_a_trace_is_written_beside_the_translations(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
+    file = place / "trace.jsonl"
+    done = chainrule("translate", place / "b", "--trace", file, "--num-beams", 3, "--json", stdin=STDIN)
+    assert done.code == 0, done.err
+    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    expected = [best for best, *_ in loaded.translate_lines(LINES, num_beams=3, trace=True)]
+    assert [len(one["nodes"]) for one in records] == [len(one.trace.nodes) if one.trace else 0 for one in expected]
+    assert [json.loads(line)["passes"] for line in done.out.splitlines()] == [one.passes for one in expected]
+    assert records[1] == {"prefix": [], "nodes": []}
+    for record, best in zip(records, expected, strict=True):
+        for found, node in zip(record["nodes"], best.trace.nodes if best.trace else (), strict=True):
+            assert (found["piece"], found["parent"], found["fate"]) == (node.piece, node.parent, node.fate)
+    message = refused(chainrule("translate", place / "b", "--trace", file, "--force", "A", stdin=STDIN))
+    assert message.startswith("--trace shows a plain beam search; leave --mode")

@@ -1,4 +1,4 @@
-"""The verbs of n-gram models never import torch."""
+"""The verbs of n-gram models never import torch, nor scipy and yaml, which numba would import."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from importlib.abc import MetaPathFinder
 
 class Forbid(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "torch":
+        if name.partition(".")[0] in ("torch", "yaml") or name == "scipy.linalg":
             raise AssertionError(f"{name} is imported")
 
 sys.meta_path.insert(0, Forbid())
 from chainrule.cli.main import main
+from chainrule.cli.quick_start import skip_optional_imports
+skip_optional_imports()
 main()
 """
 TEXT = "the cat sat on the mat\na dog sat on the cat\nthe dog ran\n" * 6
@@ -80,3 +82,31 @@ def test_import_does_not(place: Path) -> None:
 def test_the_guard_sees_torch(place: Path) -> None:
     done = call(place, "generate", "counted", "--draft", "lookup", "--max-new-tokens", "3")
     assert "torch is imported" in done.stderr
+
+
+def test_numba_finds_blas_where_a_kernel_needs_it() -> None:
+    script = """
+import sys
+import numpy as np
+from chainrule.cli.quick_start import skip_optional_imports
+skip_optional_imports()
+from numba import njit
+assert njit(lambda a: a.sum() + np.convolve(a, a)[1])(np.ones(3)) == 5
+assert "scipy.linalg" not in sys.modules
+assert njit(lambda a: a @ a)(np.ones((2, 2)))[0, 0] == 2
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_numba_reads_its_settings_where_there_are_some(tmp_path: Path) -> None:
+    script = """
+from chainrule.cli.quick_start import skip_optional_imports
+skip_optional_imports()
+import numba
+print(numba.config.BOUNDSCHECK)
+"""
+    (tmp_path / ".numba_config.yaml").write_text("boundscheck: 1\n")
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "1", done.stderr

@@ -10,16 +10,15 @@ import pytest
 import torch
 
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
-from chainrule.errors import DataError
 
 EOS = 7
 KINDS = [StreamBatches, BlockBatches]
 
 
-def make(kind: type, count: int, rows: int, length: int, rank: int = 0, world: int = 1, seed: int = 3) -> Batches:
+def make(kind: type, count: int, rows: int, length: int, seed: int = 3) -> Batches:
     """Batches of the tokens 100, 101, …, so that a token shows its position."""
     tokens = np.arange(100, 100 + count, dtype=np.uint16)
-    made: Batches = kind(tokens, rows, length, eos=EOS, seed=seed, rank=rank, world=world)
+    made: Batches = kind(tokens, rows, length, eos=EOS, seed=seed)
     return made
 
 
@@ -68,38 +67,6 @@ def test_later_epochs_begin_elsewhere_or_in_another_order() -> None:
         first, second, third = (epoch(batches, number)[0][1] for number in range(3))
         assert not torch.equal(first, second)
         assert not torch.equal(second, third)
-
-
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_shares_of_the_processes_are_the_rows_of_one_larger_batch(kind: type, world: int) -> None:
-    whole = make(kind, 400, 4 * world, 6)
-    shares = [make(kind, 400, 4, 6, rank, world) for rank in range(world)]
-    assert {share.per_epoch for share in shares} == {whole.per_epoch}
-    for index in range(2 * whole.per_epoch):
-        batch, fresh = whole.batch(index)
-        parts = [share.batch(index) for share in shares]
-        assert torch.equal(torch.cat([part.inputs_BT for part, _ in parts]), batch.inputs_BT)
-        assert torch.equal(torch.cat([part.targets_BT for part, _ in parts]), batch.targets_BT)
-        assert {part.inputs_BT.shape[0] for part, _ in parts} == {4}
-        assert {one for _, one in parts} == {fresh}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_process_has_the_same_number_of_rows_of_a_short_text(kind: type) -> None:
-    for count in (12, 13, 15, 17):
-        shares = [make(kind, count, 9, 1, rank, 3) for rank in range(3)]
-        assert len({share.batch(0)[0].inputs_BT.shape for share in shares}) == 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_too_many_processes_for_a_text_are_an_error(kind: type) -> None:
-    with pytest.raises(DataError) as caught:
-        make(kind, 4, 2, 3, 0, 8)
-    assert str(caught.value) == (
-        "the text is too short to give each of 8 processes a row of the batch; "
-        "start fewer processes or train on more text."
-    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,6 @@ import torch
 from chainrule.data.labels import LabelBatches, LabelledTexts
 from chainrule.data.rows import Rows
 from chainrule.data.tags import TaggedWords, cut_sentences
-from chainrule.errors import DataError
 from chainrule.text.formats.labels import Labels
 
 EOS, FILLER = 1, 0
@@ -165,18 +164,3 @@ def test_every_text_comes_once_per_epoch_with_texts_of_similar_length() -> None:
     assert torch.equal(again.batch(late)[0].inputs_BT, batches.batch(late)[0].inputs_BT)
     other = LabelBatches(texts, np.arange(5, 1000), 32, seed=4)
     assert any(a.tolist() != b.tolist() for a, b in zip(other.groups(), batches.groups(), strict=True))
-
-
-def test_processes_share_the_batches() -> None:
-    texts = many(100)
-    parts = [LabelBatches(texts, np.arange(100), 8, rank=rank, world=2) for rank in (0, 1)]
-    alone = LabelBatches(texts, np.arange(100), 8)
-    assert parts[0].per_epoch == 6
-    for index in range(6):
-        for rank, part in enumerate(parts):
-            assert torch.equal(part.batch(index)[0].inputs_BT, alone.batch(2 * index + rank)[0].inputs_BT)
-    with pytest.raises(DataError) as caught:
-        LabelBatches(texts, np.arange(8), 8, world=2)
-    assert str(caught.value) == (
-        "8 texts in batches of 8 are too few for 2 processes; start fewer processes or lower training.batch_size."
-    )

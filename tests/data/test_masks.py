@@ -156,13 +156,13 @@ def test_the_tokens_of_a_word_tokeniser_are_words() -> None:
 
 def make(count: int = 900, rows: int = 4, length: int = 40, **options: Any) -> MaskedBatches:
     text = some_text(1, count, seed=6)[0].astype(np.uint16)
-    known: dict[str, Any] = {"masking": masking(), "eos": EOS, "seed": 3, "rank": 0, "world": 1}
+    known: dict[str, Any] = {"masking": masking(), "eos": EOS, "seed": 3}
     return MaskedBatches(text, rows, length, **{**known, **options})
 
 
 def test_batches_are_the_blocks_of_the_text_with_tokens_masked() -> None:
     made = make()
-    blocks = BlockBatches(some_text(1, 900, seed=6)[0], 4, 40, eos=EOS, seed=3, rank=0, world=1)
+    blocks = BlockBatches(some_text(1, 900, seed=6)[0], 4, 40, eos=EOS, seed=3)
     assert made.per_epoch == blocks.per_epoch
     for index in range(2 * made.per_epoch):
         batch, fresh = made.batch(index)
@@ -190,14 +190,6 @@ def test_each_row_batch_epoch_and_seed_is_masked_differently() -> None:
 
     found = [chosen(0), chosen(0, row=1), chosen(1), chosen(2), chosen(0, seed=4)]
     assert all(a != b for a, b in combinations(found, 2))
-
-
-def test_processes_together_take_the_batches_of_one() -> None:
-    whole = make(rows=4)
-    for index in range(3):
-        parts = [make(rows=2, rank=rank, world=2).batch(index)[0] for rank in range(2)]
-        for mine, expected in zip(zip(*(part[:3] for part in parts), strict=True), whole.batch(index)[0], strict=False):
-            assert torch.equal(torch.cat(mine), expected)
 
 
 def test_every_row_begins_with_the_first_token_which_is_never_chosen() -> None:

@@ -205,25 +205,6 @@ def test_little_of_a_batch_is_padding() -> None:
     assert batches.padding < 0.1
 
 
-def test_processes_share_the_pairs() -> None:
-    store = numbered(300)
-    alone = PairBatches(store, np.arange(300), 100, seed=1)
-    shares = [PairBatches(store, np.arange(300), 100, seed=1, rank=rank, world=2) for rank in range(2)]
-    assert shares[0].per_epoch == shares[1].per_epoch == alone.per_epoch // 2
-    for number in range(2):
-        mine, other = ([pair for batch in epoch(share, number) for pair in batch] for share in shares)
-        assert not set(mine) & set(other)
-        assert len(set(mine) | set(other)) >= 300 - max(map(len, epoch(alone, number)))  # a batch without a partner
-
-
-def test_too_many_processes_are_an_error() -> None:
-    with pytest.raises(DataError) as error:
-        PairBatches(numbered(3), np.arange(3), 1000, seed=1, world=2)
-    assert str(error.value) == (
-        "3 pairs make 1 batch, too few for 2 processes; start fewer processes or lower training.max_tokens."
-    )
-
-
 def test_a_pair_longer_than_a_batch_is_an_error() -> None:
     with pytest.raises(ConfigError) as error:
         PairBatches(store_of("a\nabcdef\n", "abc\na\n"), np.arange(2), 6, seed=1)

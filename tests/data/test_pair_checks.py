@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import chainrule as cr
-from chainrule.data.pair_checks import check_alignment, check_direction, check_languages, correlation
+from chainrule.data.pair_checks import check_alignment, check_direction, check_languages, check_lengths, correlation
 from chainrule.text.formats.pairs import Pairs
 from chainrule.text.readers import Texts
 from chainrule.text.samples.phrases import phrase_pairs
@@ -52,6 +52,37 @@ def test_a_shifted_side_is_noticed(shift: int, lines: tuple[int, int]) -> None:
     [warning] = aligned(source, shifted)
     assert warning.startswith(f"a and b seem to be out of step by {abs(shift)} line{'s' * (abs(shift) > 1)}: the ")
     assert warning.endswith(f"if line {lines[0]} of the source goes with line {lines[1]} of the target")
+
+
+def lengths(source: list[str], target: list[str]) -> list[str]:
+    return check_lengths(*(np.array([len(line.split()) for line in side]) for side in (source, target)), "a and b")
+
+
+def test_unlike_lengths_are_noticed() -> None:
+    source, target = phrases(400, seed=1)
+    assert lengths(source, target) == []
+    rng = random.Random(0)
+    long = [" ".join(rng.choices(target, k=rng.randint(4, 24))) for _ in target]
+    [warning] = lengths(source, long)
+    assert warning.startswith("a and b have unlike lengths: the target is typically ")
+    assert warning.endswith(
+        "times as long in tokens, and translations at most 2.5 times; check that the files belong together"
+    )
+    [warning] = lengths(long, source)
+    assert "the source is typically" in warning
+    assert lengths(source, [f"{line} {line} {line} {line}" for line in source]) == []  # a task with long targets
+    assert lengths(long, ["label"] * len(long)) == []
+    assert lengths(source[:20], long[:20]) == []
+
+
+def test_pairs_of_a_far_ratio_are_noticed() -> None:
+    source, target = phrases(400, seed=1)
+    some = [" ".join([line] * 30) if number % 20 == 7 else line for number, line in enumerate(target)]
+    assert lengths(source, some) == [
+        "3.5% of the pairs in a and b have a length ratio 8 times larger or smaller than usual, the first in line 8; "
+        "they are probably no translations: remove them"
+    ]
+    assert lengths(source, [*some[:60], *target[60:]]) == []  # 3 of 400
 
 
 def test_a_reversed_and_a_shuffled_side_are_noticed() -> None:

@@ -79,13 +79,13 @@ def test_all_positions_of_the_spans_are_equally_likely() -> None:
 
 def make(count: int = 400, rows: int = 4, length: int = 40, **options: Any) -> SpanBatches:
     tokens = np.arange(100, 100 + count, dtype=np.uint16)
-    known = {"eos": EOS, "seed": 3, "rank": 0, "world": 1, "noise": 0.3, "mean_span": 2.0, "sentinels": 20}
+    known = {"eos": EOS, "seed": 3, "noise": 0.3, "mean_span": 2.0, "sentinels": 20}
     return SpanBatches(tokens, rows, length, **{"first_sentinel": FIRST, **known, **options})
 
 
 def test_batches_are_the_blocks_of_the_text_with_spans_masked() -> None:
     made = make()
-    blocks = BlockBatches(np.arange(100, 500, dtype=np.uint16), 4, 40, eos=EOS, seed=3, rank=0, world=1)
+    blocks = BlockBatches(np.arange(100, 500, dtype=np.uint16), 4, 40, eos=EOS, seed=3)
     assert made.per_epoch == blocks.per_epoch
     for index in range(2 * made.per_epoch):
         batch, fresh = made.batch(index)
@@ -125,17 +125,6 @@ def test_each_row_batch_epoch_and_seed_has_other_spans() -> None:
 
     found = [sentinels(0), sentinels(0, row=1), sentinels(1), sentinels(2), sentinels(0, seed=4)]
     assert all(a != b for a, b in itertools.combinations(found, 2))
-
-
-def test_processes_together_take_the_batches_of_one() -> None:
-    whole = make(rows=4)
-    for index in range(3):
-        parts = [make(rows=2, rank=rank, world=2).batch(index)[0] for rank in range(2)]
-        expected = whole.batch(index)[0]
-        assert expected.source is not None
-        assert torch.equal(torch.cat([part.targets_BT for part in parts]), expected.targets_BT)
-        sources = [part.source.tokens_BS for part in parts if part.source is not None]
-        assert torch.equal(torch.cat(sources), expected.source.tokens_BS)
 
 
 def test_one_sentinel_more_than_spans_is_enough() -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from chainrule.base.cache import default_cache
 from chainrule.data import store as store_module
 from chainrule.data.store import TokenStore, open_store
-from chainrule.errors import DataError, DiskError
+from chainrule.errors import ConfigError, DataError, DiskError
 from chainrule.text import Texts, Tokenizer, open_texts, text_of, train_tokenizer
-from chainrule.text.coding.residue import ResidueMeter
+from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.sources import TextSource
 
 TEXT = " the cat <unk> sat \nthe dog\n\nno newline"
@@ -227,3 +227,48 @@ def test_any_text(kind: str, text: str, tmp_path: Path) -> None:
     assert (store.bytes, store.lines, store.oov) == (len(text.encode()), text.count("\n"), 0)
     if kind != "word":
         assert tokenizer.decode(store.tokens) == text
+
+
+# The size of the cache
+
+
+def test_the_cache_is_limited_and_the_texts_unused_for_longest_go_first(
+    tmp_path: Path, words: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [text_of(f"{word}\n" * 300) for word in ("the", "cat", "sat")]
+    first, second = (open_store(text, words, cache=tmp_path) for text in texts[:2])
+    size = sum(file.stat().st_size for file in first.folder.iterdir())
+    for age, store in ((50, first), (90, second)):
+        os.utime(store.folder, (0, 1_000_000 - age))
+    open_store(texts[0], words, cache=tmp_path)  # used again
+    monkeypatch.setenv("CHAINRULE_CACHE_SIZE", str(int(2.5 * size)))
+    third = open_store(texts[2], words, cache=tmp_path)
+    assert (first.folder.exists(), second.folder.exists(), third.folder.exists()) == (True, False, True)
+    assert second.tokens[:3].tolist() == words.encode_block("cat\n" * 3).tolist()[:3]  # still mapped
+    monkeypatch.setenv("CHAINRULE_CACHE_SIZE", "1")
+    alone = open_store(texts[1], words, cache=tmp_path)
+    assert [path.parent for path in tmp_path.glob("*/tokens.bin")] == [alone.folder]  # that in use stays
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
+
+
+def test_a_text_that_another_process_evicts_is_written_again(
+    tmp_path: Path, words: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(text_of(TEXT), words, cache=tmp_path)
+    before, read = store.tokens.tolist(), store_module._read_info
+    evicted: list[Path] = []
+
+    def read_and_evict(folder: Path, len_counts: int) -> object:
+        info = read(folder, len_counts)
+        if not evicted:
+            evicted.append(folder.rename(tmp_path / "gone"))
+        return info
+
+    monkeypatch.setattr(store_module, "_read_info", read_and_evict)
+    assert open_store(text_of(TEXT), words, cache=tmp_path).tokens.tolist() == before
+
+
+def test_a_limit_that_is_no_size_is_refused(tmp_path: Path, words: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAINRULE_CACHE_SIZE", "much")
+    with pytest.raises(ConfigError, match="CHAINRULE_CACHE_SIZE is 'much'; expected a number of bytes"):
+        open_store(text_of(TEXT), words, cache=tmp_path)

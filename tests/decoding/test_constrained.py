@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chainrule.decoding import ControlledStepper, Controls, beam_search
-from chainrule.decoding.constrained import Phrase, constrained_beam_search
+from chainrule.decoding.constrained import constrained_beam_search
+from chainrule.decoding.phrases import Phrase, Phrases
 from chainrule.errors import ConfigError
 from toy import TableModel
 
@@ -20,10 +21,15 @@ EOS = 0
 
 
 def occurrences(tokens: list[int], phrase: Phrase) -> int:
-    """How many places of a text end with a spelling of the phrase."""
-    return sum(
-        any(tuple(tokens[:end][-len(one) :]) == one for one in phrase.spellings) for end in range(1, len(tokens) + 1)
-    )
+    """How many places of a text end with a spelling of the phrase, and with a follower if it must have one."""
+    ends = [
+        end
+        for end in range(1, len(tokens) + 1)
+        if any(tuple(tokens[:end][-len(one) :]) == one for one in phrase.spellings)
+    ]
+    if phrase.followers is None:
+        return len(ends)
+    return sum(end < len(tokens) and tokens[end] in phrase.followers for end in ends)
 
 
 def exhaustive(model: TableModel, phrases: list[Phrase], limit: int, penalty: float) -> list[tuple[float, list[int]]]:
@@ -57,6 +63,11 @@ CASES = [
     [Phrase(((1,),), count=2)],
     [Phrase(((1,),), exact=True)],
     [Phrase(((2, 1),), exact=True), Phrase(((3,),), count=2, exact=True)],
+    [Phrase(((1,),), followers=frozenset({0, 2}))],
+    [Phrase(((1, 2),), followers=frozenset({0, 3}))],
+    [Phrase(((1,),), followers=frozenset({0, 2})), Phrase(((2, 3),))],
+    [Phrase(((1,), (2, 2)), count=2, followers=frozenset({0, 3}))],
+    [Phrase(((1,),), exact=True, followers=frozenset({0, 2}))],
 ]
 
 
@@ -104,6 +115,24 @@ def test_every_hypothesis_contains_its_phrases(seed: int, beams: int, forced: li
         assert len(one.tokens) <= limit
         exact = float(model.log_probs(torch.tensor([one.tokens])).double().sum())
         assert math.isclose(one.log_prob, exact, abs_tol=1e-3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, 3), max_size=9),
+    st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), min_size=1, max_size=3),
+    st.sampled_from([None, frozenset({0, 2})]),
+    st.booleans(),
+    st.integers(0, 9),
+)
+def test_whether_a_text_contains_phrases_is_counted(
+    text: list[int], some: list[list[int]], followers: Any, exact: bool, cut: int
+) -> None:
+    phrases = [Phrase((tuple(tokens),), exact=exact, followers=followers) for tokens in some]
+    times = [occurrences(text, phrase) for phrase in phrases]
+    expected = all(time == 1 if exact else time >= 1 for time in times)
+    assert Phrases(phrases).occur_in([], text) == expected
+    assert Phrases(phrases[:1]).occur_in(text[:cut], text[cut:]) or times[0] != 1
 
 
 def test_a_batch_gives_the_same_as_each_prompt_alone() -> None:

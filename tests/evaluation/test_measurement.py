@@ -47,7 +47,7 @@ def test_exact_values_are_json_and_keep_their_order() -> None:
         "loss": 0.123456,
         "bound": None,
         "nothing": None,
-        "interval": (1.0, 2.456),
+        "interval": [1.0, 2.456],
         "parts": [{"share": None}],
         "by_name": {"a": {"share": 0.5}},
         "signature": "data:x",

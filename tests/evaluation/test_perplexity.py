@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from chainrule.base import forking
 from chainrule.base.modes import evaluating
 from chainrule.evaluation import evaluate_tokens
 from chainrule.evaluation.perplexity import Likelihood, bits_per_byte, perplexity, score_stream
@@ -138,3 +139,15 @@ def test_a_submodule_in_training_mode_is_switched_too() -> None:
     with evaluating(model):
         assert not any(module.training for module in model.modules())
         assert torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize(("length", "tracks"), [(50, 1), (53, 4), (3, 8), (65, 8)])
+def test_processes_share_the_tracks(length: int, tracks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, stream = TableModel(7, 3), random_stream(length)
+    one = list(score_stream(model, stream, eos=EOS, tracks=tracks, chunk=5))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr(forking, "WORTH", -1.0)
+    shared = list(score_stream(model, stream, eos=EOS, tracks=tracks, chunk=5))
+    for expected, found in zip(one, shared, strict=True):
+        assert (expected.tokens_N == found.tokens_N).all()
+        assert np.allclose(expected.log_probs_N, found.log_probs_N, atol=1e-6)

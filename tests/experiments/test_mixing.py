@@ -304,6 +304,31 @@ def test_one_vocabulary_is_needed(place: Path, lstm: Path, tmp_path: Path) -> No
     )
 
 
+def test_a_text_that_one_run_counted_and_another_held_out(tmp_path: Path) -> None:
+    """Words of the held-out part are known to the first run only; each of the two remedies works."""
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"the cat number w{number} sat\n" for number in range(400)), encoding="utf-8")
+    common: dict[str, Any] = {"tokenizer": "word", "settings": {"tokenizer": {"min_count": 1}}}
+    counted = cr.train(text, model="ngram", order=2, out=tmp_path / "counted", **common)
+    small = {"embedding": 4, "hidden": 4}
+    network = cr.train(text, model="rnn", steps=2, out=tmp_path / "rnn", **common, **small)
+    for runs in ([counted, network], [network, counted]):
+        found = message_of(*(run.folder.path for run in runs), valid=text, out=tmp_path / "out")
+        assert "have different vocabularies" in found
+        assert found.endswith(
+            f"{tmp_path}/counted counted all of its text, of which {tmp_path}/rnn held a part out: train "
+            f"{tmp_path}/counted with --set training.count_all=false, or {tmp_path}/rnn with --tokenizer "
+            f"{tmp_path}/counted/tokenizer.json"
+        )
+    apart = {**common["settings"], "training": {"count_all": False}}
+    held = cr.train(text, model="ngram", order=2, out=tmp_path / "held", tokenizer="word", settings=apart)
+    assert cr.mix([held, network], valid=text, out=tmp_path / "first").result["weights"]
+    same = cr.train(
+        text, model="rnn", steps=2, out=tmp_path / "same", tokenizer=str(tmp_path / "counted/tokenizer.json"), **small
+    )
+    assert cr.mix([counted, same], valid=text, out=tmp_path / "second").result["weights"]
+
+
 def test_only_finished_language_models_are_mixed(place: Path, lstm: Path, tmp_path: Path) -> None:
     unfinished = tmp_path / "unfinished"
     shutil.copytree(lstm, unfinished)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import chainrule as cr
 from builders import letter_pairs, pairs_text, write_pairs
@@ -130,6 +131,56 @@ def test_the_weights_of_a_mixture_are_fitted_again(place: Path, tmp_path: Path) 
     assert again.model.weights.tolist()[0] == pytest.approx(direct.model.weights.tolist()[0], abs=1e-4)
     assert again.fingerprint != fingerprint
     assert done.metrics["loss"]["after"] < done.metrics["loss"]["before"]
+
+
+def test_the_temperature_of_a_mixture_is_fitted_and_saved(place: Path, tmp_path: Path) -> None:
+    runs, valid = [place / "lm", place / "ngram"], place / "valid.txt"
+    mixed = cr.mix(runs, valid=valid, out=tmp_path / "mixed", device="cpu", caches=["unigram"])
+    assert mixed.model.config.temperature == 1
+    before = mixed.evaluate(valid).cross_entropy
+    done = chainrule("tune", tmp_path / "mixed", "--valid", valid, "--option", "model.temperature", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    fitted = found["options"]["model.temperature"]["after"]
+    assert set(found["options"]) == {"model.temperature"}
+    assert fitted != 1
+    assert found["metrics"]["loss"]["before"] == pytest.approx(before, rel=1e-6)
+    again = cr.load(tmp_path / "mixed")
+    assert again.model.config.temperature == again.config.model.options["temperature"] == fitted
+    assert again.evaluate(valid).cross_entropy == pytest.approx(found["metrics"]["loss"]["after"])
+    assert found["metrics"]["loss"]["after"] < before
+    losses = []
+    for near in (0.97, 1.03):
+        again.adjust(temperature=fitted * near)
+        losses.append(again.evaluate(valid).cross_entropy)
+    assert found["metrics"]["loss"]["after"] < min(losses)
+    options: dict[str, Any] = {"caches": ["unigram"], "temperature": True, "device": "cpu"}
+    direct = cr.mix(runs, valid=valid, out=tmp_path / "direct", **options)
+    assert direct.model.config.temperature == pytest.approx(fitted, abs=1e-3)
+    packed, out = tmp_path / "packed", tmp_path / "out.txt"
+    for portable in (False, True):
+        direct.compress(valid, packed, portable=portable)
+        cr.load(tmp_path / "direct").decompress(packed, out)
+        assert out.read_bytes() == valid.read_bytes()
+
+
+def test_weights_that_are_worse_at_the_temperature_of_a_mixture_are_not_taken(place: Path, tmp_path: Path) -> None:
+    """EM knows no temperature; what it finds is measured with the one of the run."""
+    runs, valid = [place / "lm", place / "ngram"], place / "valid.txt"
+    mixed = cr.mix(runs, valid=valid, out=tmp_path / "mixed", device="cpu")
+    mixed.adjust(temperature=0.3)
+    losses = {}
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        mixed.model.weights.copy_(torch.tensor([[share, 1 - share]]))
+        losses[share] = mixed.evaluate(valid).cross_entropy
+    best = min(losses, key=losses.__getitem__)
+    mixed.model.weights.copy_(torch.tensor([[best, 1 - best]]))
+    done = tune(mixed, valid=valid, options=["weights.mixture"])
+    assert done.metrics["loss"]["before"] == pytest.approx(losses[best])
+    assert done.metrics["loss"]["after"] <= done.metrics["loss"]["before"]
+    assert done.options["weights.mixture"]["after"] == mixed.model.weights.tolist()
+    assert mixed.evaluate(valid).cross_entropy == pytest.approx(done.metrics["loss"]["after"])
+    assert mixed.model.config.temperature == 0.3
 
 
 def test_what_cannot_be_tuned_is_refused(place: Path, tmp_path: Path) -> None:

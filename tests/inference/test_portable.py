@@ -59,6 +59,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         runs.append(run)
     pair = [run for run in runs if run.config.model.name in ("ngram", "gru")][:2]
     cr.mix(pair, valid=text, out=folder / "runs" / "mixture", caches=["unigram"])
+    tempered = cr.mix(pair, valid=text, out=folder / "runs" / "tempered-mixture", temperature=True)
+    assert tempered.model.config.temperature != 1
     for place in sorted((folder / "runs").iterdir()):
         (folder / "archives").mkdir(exist_ok=True)
         cr.load(place).compress(text, folder / "archives" / place.name, portable=True)

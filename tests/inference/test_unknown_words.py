@@ -18,7 +18,7 @@ from chainrule.cli.main import main
 from chainrule.errors import ConfigError
 from chainrule.inference.few_shot import best_of
 from chainrule.inference.unknown_words import PENALTY, UnknownWords
-from chainrule.text.coding.residue import ResidueMeter
+from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.readers import text_of
 from chainrule.text.tokenizers import train_tokenizer
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from builders import TEXT_CASES, Case, case_id, one_output, small_model, some_tokens
+from chainrule.base.kernels import kernels_suspended
 from chainrule.base.modes import evaluating
 from chainrule.base.states import join_states, state_form
 from chainrule.decoding.continuous import PASS_ROWS, ContinuousBatch, Row, rows_are_independent
@@ -58,6 +59,21 @@ def test_a_text_has_the_numbers_that_it_has_alone(case: Case) -> None:
     assert len(batch) == batch.passes == 0
 
 
+@pytest.mark.parametrize("shape", [{"embedding": 16, "context": 24}, {"embedding": 12, "heads": 3, "context": 64}])
+def test_a_long_text_has_the_numbers_that_it_has_alone(shape: dict[str, Any]) -> None:
+    """Over many positions a sum shows its order: copies of a row that share their past are added in another one."""
+    model = small_model("transformer", layers=2, **shape)
+    texts = some_tokens(6, 30, seed=5).tolist()
+    expected = [alone(model, text[:3], text[3:], None) for text in texts]
+    batch = ContinuousBatch(model)
+    rows = [opened(batch, model, text[:3]) for text in texts]
+    for place in range(27):
+        for row, found in zip(rows, expected, strict=True):
+            torch.testing.assert_close(row.log_probs_V, found[place], rtol=0, atol=0)
+        batch.advance([(row, text[3 + place]) for row, text in zip(rows, texts, strict=True)])
+    assert batch.passes == 1
+
+
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_the_numbers_are_those_of_log_probs(case: Case) -> None:
     name, output, options = case
@@ -84,9 +100,19 @@ def test_states_of_equal_form_are_joined_row_by_row(name: str) -> None:
 
 def test_prefixes_of_different_lengths_have_different_forms_in_a_cache() -> None:
     model = small_model("transformer")
-    with evaluating(model):
+    with evaluating(model), kernels_suspended():
         short, long = (model.prefill(model.start(1), some_tokens(1, length))[1] for length in (2, 3))
     assert state_form(short) != state_form(long)
+
+
+def test_the_engine_joins_prefixes_of_different_lengths() -> None:
+    model = small_model("transformer")
+    with evaluating(model):
+        states = [model.prefill(model.start(1), some_tokens(1, length))[1] for length in (2, 7, 5)]
+        token_B = torch.tensor([1, 2, 3])
+        together_BV, _ = model.step(join_states(states), token_B)
+        separate = [model.step(state, token_1)[0] for state, token_1 in zip(states, token_B.split(1), strict=True)]
+    assert torch.equal(together_BV, torch.cat(separate))
 
 
 def test_equal_forms_share_a_pass() -> None:

@@ -44,6 +44,17 @@ def test_partition_best_tags_and_loss_equal_enumeration() -> None:
         assert float(loss_B[row]) == pytest.approx(log_z - paths[given])
 
 
+@torch.no_grad()
+def test_marginals_equal_enumeration() -> None:
+    crf, scores_BTC, mask_BT = random_crf()
+    marginals_BTC = crf.marginals(scores_BTC, mask_BT)
+    for row, length in enumerate(LENGTHS):
+        paths = {tags: math.exp(naive_score(crf, scores_BTC[row], tags)) for tags in product(range(4), repeat=length)}
+        for place, tag in product(range(length), range(4)):
+            share = sum(weight for tags, weight in paths.items() if tags[place] == tag) / sum(paths.values())
+            assert float(marginals_BTC[row, place, tag]) == pytest.approx(share)
+
+
 def test_without_transition_scores_it_is_a_softmax() -> None:
     _, scores_BTC, mask_BT = random_crf()
     tags_BT = torch.randint(0, 4, (3, 5))

@@ -11,9 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from builders import rows_by_steps, small_model, some_tokens, some_vocabulary
+from chainrule.checkpoint.build import adjust
 from chainrule.errors import ConfigError
+from chainrule.evaluation.perplexity import evaluate_tokens
+from chainrule.experiments.mix_temperature import fit_temperature
 from chainrule.models.adaptive_cache import ContinuousCacheConfig, UnigramCacheConfig
-from chainrule.models.mixture import MIN_BUCKET_TOKENS, CountBuckets, Mixture, MixtureConfig, em_step, fit_weights
+from chainrule.models.context_buckets import CountBuckets
+from chainrule.models.mixture import Mixture, MixtureConfig
+from chainrule.models.mixture_weights import MIN_BUCKET_TOKENS, em_step, fit_weights
 from chainrule.types import Scorer, State, Stepper, SteppingModel
 from toy import PrefillingTable, TableModel
 
@@ -78,10 +83,15 @@ def _depth(token: Tensor) -> Tensor:
 
 
 def mixture(
-    *parts: Any, caches: tuple[Any, ...] = (), buckets: bool = False, vocabulary: Any = None, seed: int = 0
+    *parts: Any,
+    caches: tuple[Any, ...] = (),
+    buckets: bool = False,
+    temperature: float = 1.0,
+    vocabulary: Any = None,
+    seed: int = 0,
 ) -> Mixture:
     """A mixture with weights that differ between components and buckets."""
-    config = MixtureConfig(parts=len(parts), caches=caches, buckets=buckets)
+    config = MixtureConfig(parts=len(parts), caches=caches, buckets=buckets, temperature=temperature)
     vocabulary = vocabulary or some_vocabulary()
     empty = Mixture(config, vocabulary, parts)
     raw_ZE = torch.rand(empty.weights.shape, generator=torch.Generator().manual_seed(seed)) + 0.1
@@ -108,6 +118,14 @@ CASES: dict[str, Any] = {
         caches=(ContinuousCacheConfig(part=1, theta=0.1, window=50),),
     ),
     "nested": nested,
+    "sharper": lambda: mixture(small_model("lstm"), small_model("transformer"), caches=BOTH, temperature=0.6),
+    "flatter": lambda: mixture(small_model("lstm"), Counts(TableModel(V)), caches=BOTH, buckets=True, temperature=1.7),
+    "tempered part": lambda: mixture(
+        mixture(small_model("lstm"), small_model("average"), caches=BOTH[:1], temperature=0.5),
+        small_model("hybrid-lm", gamma=0.3),
+        caches=(ContinuousCacheConfig(part=1, theta=0.05, window=5),),
+        temperature=0.8,
+    ),
 }
 cases = pytest.mark.parametrize("name", CASES)
 
@@ -174,6 +192,22 @@ def test_a_prompt_at_once_is_a_prompt_in_steps(name: str) -> None:
 
 
 @cases
+def test_all_tokens_at_once_are_steps(name: str) -> None:
+    model, tokens_BT = CASES[name](), some_tokens(2, LONG)
+    rows_BTV = rows_by_steps(model, tokens_BT)
+    fed_BT = torch.cat([torch.full((2, 1), EOS), tokens_BT], 1)
+    for read, more in ((1, 3), (5, 8), (13, 4)):
+        found_BTV, state = model.extend(model.start(2), fed_BT[:, :read])
+        torch.testing.assert_close(found_BTV, rows_BTV[:, :read], **CLOSE)
+        found_BTV, state = model.extend(state, fed_BT[:, read : read + more])
+        torch.testing.assert_close(found_BTV, rows_BTV[:, read : read + more], **CLOSE)
+        torch.testing.assert_close(model.step(state, fed_BT[:, read + more])[0], rows_BTV[:, read + more], **CLOSE)
+    _, state = model.score(tokens_BT[:, :6], model.start(2))
+    found_BTV, _ = model.extend(state, tokens_BT[:, 6:11])
+    torch.testing.assert_close(found_BTV, rows_BTV[:, 7:12], **CLOSE)
+
+
+@cases
 def test_a_state_can_be_used_again(name: str) -> None:
     model, tokens_BT = CASES[name](), some_tokens(2, LONG)
     state = model.start(2)
@@ -213,6 +247,72 @@ def test_select_permutes(name: str) -> None:
     _, state = model.score(tokens_BT[:, :8], model.start(3))
     scored, _ = model.score(tokens_BT[rows_K, 8:], model.select(state, rows_K))
     torch.testing.assert_close(scored, model.log_probs(tokens_BT)[rows_K, 8:], **CLOSE)
+
+
+# Temperature
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 2.5])
+def test_a_temperature_is_a_power_of_the_mixed_probabilities(temperature: float) -> None:
+    """Each probability by its formula, from the rows of the parts and a cache that counts by hand."""
+    parts = [small_model("lstm"), small_model("average")]
+    model = mixture(*parts, caches=(UnigramCacheConfig(decay=0.5),), temperature=temperature)
+    tokens_BT = some_tokens(2, 6)
+    rows = [rows_by_steps(part, tokens_BT).exp().double().numpy() for part in parts]
+    weights = model.weights[0].double().numpy()
+    scored = model.log_probs(tokens_BT).exp().numpy()
+    for b, t in itertools.product(range(2), range(6)):
+        past = [int(token) for token in tokens_BT[b, :t]]
+        ages = [0.5 ** (t - 1 - i) for i in range(t)]
+        cache = [
+            sum(a for a, x in zip(ages, past, strict=True) if x == v) / sum(ages) if t else 1 / V for v in range(V)
+        ]
+        mixed = [
+            sum(w * p for w, p in zip(weights, (rows[0][b, t, v], rows[1][b, t, v], cache[v]), strict=True))
+            for v in range(V)
+        ]
+        powers = [value ** (1 / temperature) for value in mixed]
+        assert scored[b, t] == pytest.approx(powers[int(tokens_BT[b, t])] / sum(powers), rel=1e-4)
+
+
+def test_a_temperature_of_one_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole distributions are not computed, and the numbers are those of the weighted sum, bit for bit."""
+    model, tokens_BT = mixture(small_model("lstm"), small_model("average"), caches=BOTH), some_tokens(2, LONG)
+    monkeypatch.setattr(model, "extend", None)
+    components_KBT, _ = model.score_components(tokens_BT, model.start(2))
+    expected_BT = torch.logsumexp(components_KBT + model.weights[0].log()[:, None, None], 0)
+    assert torch.equal(model.log_probs(tokens_BT), expected_BT)
+
+
+def test_scoring_with_a_temperature_bounds_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens_BT = CASES["sharper"](), some_tokens(2, LONG)
+    whole_BT, sizes = model.log_probs(tokens_BT), []
+    extend = model.extend
+    monkeypatch.setattr("chainrule.models.mixture.SCORED_VALUES", 3 * 2 * V)
+    monkeypatch.setattr(model, "extend", lambda state, BT: sizes.append(BT.shape[1]) or extend(state, BT))
+    torch.testing.assert_close(model.log_probs(tokens_BT), whole_BT, **CLOSE)
+    assert sizes == [3, 3, 3, 3, 3, 2]
+
+
+@pytest.mark.parametrize("name", ["sharper", "flatter", "two", "unigram"])
+def test_the_fitted_temperature_is_the_best_of_a_fine_grid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chainrule.evaluation.tracks.TOKENS_PER_TRACK", 50)
+    monkeypatch.setattr("chainrule.models.mixture.SCORED_VALUES", 7 * V)
+    model = CASES[name]()
+    tokens_N = np.random.default_rng(0).integers(0, V, (120, 3)).min(1)
+    found = fit_temperature(model, tokens_N)
+
+    def loss(temperature: float) -> float:
+        adjust(model, {"temperature": temperature})
+        return evaluate_tokens(model, tokens_N, eos=EOS).cross_entropy
+
+    own = model.config.temperature
+    losses = {round(0.2 * 1.05**step, 4): loss(0.2 * 1.05**step) for step in range(66)}
+    assert found.nats_before == pytest.approx(loss(own), rel=1e-5)
+    assert found.nats == pytest.approx(loss(found.temperature), rel=1e-5)
+    assert found.nats <= min(losses.values()) + 1e-5
+    assert 0.2 < found.temperature <= 5
+    assert found.passes <= 8
 
 
 # Components

@@ -316,7 +316,7 @@ def test_spans_are_learned() -> None:
     model = fresh_t5(vocabulary=vocabulary, embedding=16, encoder_layers=1, decoder_layers=1, dropout=0.0)
     objective = SpanCorruption(SpanCorruption.Config())
     batches = SpanBatches(
-        text, 16, length, eos=EOS, seed=0, rank=0, world=1, noise=0.15, mean_span=3.0,
+        text, 16, length, eos=EOS, seed=0, noise=0.15, mean_span=3.0,
         first_sentinel=model.sentinels.start, sentinels=len(model.sentinels),
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-2)

@@ -368,7 +368,7 @@ def test_a_smaller_budget_leaves_a_finished_run_alone(steps: int | None, text: P
     assert content(run.path) == before
 
 
-def test_another_number_of_processes_is_refused(text: Path, run: RunFolder) -> None:
+def test_a_checkpoint_of_several_processes_of_an_earlier_version_is_refused(text: Path, run: RunFolder) -> None:
     from safetensors.torch import load_file, save
 
     place = run.path / "training" / "step-000000002"
@@ -381,9 +381,9 @@ def test_another_number_of_processes_is_refused(text: Path, run: RunFolder) -> N
     }
     assert save(second)
     run.write_checkpoint(Checkpoint({**checkpoint.tensors, **second}, checkpoint.values))
-    assert message(lambda: made(text, run.path, steps=4), ConfigError) == (
-        f"{run.path} was trained by 2 process(es), but this command has 1, which would change the batch; use torchrun "
-        "--nproc-per-node 2, or choose another --out"
+    assert message(lambda: made(text, run.path, steps=4), RunError) == (
+        f"{run.path} was trained by 2 processes of a version before 0.4, whose batches depended on their number; "
+        "finish it with that version, or choose another --out"
     )
 
 

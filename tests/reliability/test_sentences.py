@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chainrule import load, train
+from chainrule import load, pack, train
 from chainrule.base.cache import default_cache, temporary_cache
 from chainrule.cli.failures import describe, report_bug
-from chainrule.errors import ChainruleError, ConfigError, DataError, DiskError, TokenizerError
+from chainrule.errors import ChainruleError, ConfigError, DataError, DiskError, RunError, TokenizerError
 from chainrule.inference.archive import Header, Needs, Reader, write_header
 from chainrule.inference.rescore import read_candidates
 from chainrule.interop.formats import import_run
@@ -276,3 +276,32 @@ def test_impossible_values_of_a_folder_are_a_sentence(value: Any, tmp_path: Path
     (tmp_path / "hf" / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
     with pytest.raises(ConfigError):
         import_run(tmp_path / "hf", tmp_path / "run")
+
+
+def test_a_tokeniser_with_half_a_character_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("ab ba cab\n" * 9)
+    train_tokenizer("word", open_texts([tmp_path / "text.txt"])).save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(file.read_text().replace('"cab"', '"\\ud800"'))
+    with pytest.raises(TokenizerError, match=r"is not JSON .*surrogates not allowed"):
+        load_tokenizer(tmp_path)
+    file.write_bytes(file.read_bytes().replace(b"\\ud800", b"\xed\xa0\x80"))
+    with pytest.raises(TokenizerError, match=r"is not JSON .*codec can't decode"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_packed_run_whose_entries_begin_elsewhere_is_refused(place: Path) -> None:
+    run, packed = place / "packed-run", place / "packed.crn"
+    train(place / "text.txt", model="ngram", tokenizer="char", out=run, progress=False)
+    pack(run, packed)
+    data = packed.read_bytes()
+    where = data.rindex(b"PK\5\6") + 16  # the place of the directory, in the last record of the file
+    packed.write_bytes(data[:where] + b"\xff\xff\xff\x7f" + data[where + 4 :])
+    with pytest.raises(RunError, match=r"packed.crn is damaged \(.*\); copy it again"):
+        load(packed)
+
+
+def test_no_memory_for_a_library_is_no_bug() -> None:
+    found = describe(ImportError("libx.so.4: failed to map segment from shared object"))
+    assert found == ("there is not enough memory for a model or data of this size; choose smaller sizes", 2)
+    assert describe(ImportError("No module named 'x'")) is None

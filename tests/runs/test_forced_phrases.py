@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import chainrule as cr
+import chainrule.inference.search as chainrule_search
 from builders import letter_pairs, write_pairs
 from chainrule.errors import ConfigError, DataError
 from chainrule.inference.phrases import read_glossary
@@ -92,12 +94,40 @@ def test_protected_strings_occur_as_often_as_in_the_source(run: Any, beams: int)
     assert all(Counter(protected_strings(one.text))["7"] == 1 for one in two)
 
 
-def test_phrases_of_characters_begin_a_line_or_follow_a_space(place: Path) -> None:
+def test_phrases_of_characters_are_whole_words(place: Path) -> None:
     pairs = write_pairs(place, [(f"{a} {b} 1 2", f"{b} {a}") for a in "abcd" for b in "abcd"] * 4, "spaced")
     run: Any = cr.train(*pairs, model="seq2seq-rnn", tokenizer="char", steps=3, out=place / "spaced")
     for text in ("ab", "c"):
         for best in run.translate_lines(["a b", "d c"], force=[text], num_beams=3, num_return_sequences=3):
-            assert all(f" {text}" in f" {one.text}" for one in best)
+            assert best
+            assert all(f" {text} " in f" {one.text} " for one in best)
+    for best in run.translate_lines(["a b 12 .", "d 1 12"], keep=True, num_beams=3, num_return_sequences=3):
+        assert all(re.search(r"\b12\b", one.text) for one in best)
+
+
+def test_a_line_that_contains_its_phrases_anyway_is_not_searched_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: Any = cr.load(place / "word")
+    lines = ["the cat sat", "a dog ran", "the dog sat"]
+    limit = {"max_new_tokens": 9}
+    plain = run.translate(lines, **limit)
+    searched: list[int] = []
+    search = chainrule_search.constrained_beam_search
+
+    def observe(stepper: Any, state: Any, prompt_BT: Any, phrases: Any, **options: Any) -> Any:
+        searched.append(len(phrases))
+        return search(stepper, state, prompt_BT, phrases, **options)
+
+    monkeypatch.setattr(chainrule_search, "constrained_beam_search", observe)
+    present = {line: text.split()[0] for line, text in zip(lines, plain, strict=True)}
+    assert run.translate(lines, glossary=present, **limit) == plain
+    assert searched == []
+    absent = next(word for word in ("far", "cat", "dog", "ran") if word not in plain[1].split())
+    found = run.translate(lines, glossary={lines[1]: absent}, **limit)
+    assert absent in found[1].split()
+    assert [found[0], found[2]] == [plain[0], plain[2]]
+    assert searched == [1]
 
 
 def test_without_protected_strings_keep_changes_nothing(run: Any) -> None:

@@ -132,7 +132,7 @@ def test_the_text_takes_the_positions_that_are_free(
     run = fitted(text, tmp_path / "run", 1, training={"length": None}, model=model)
     assert run.config.training.length == run.model.window == length
     corpus = task_of(run.config).open(run.config, run.folder, Listener())
-    assert corpus.batches(run.config, _alone()).batch(0)[0].inputs_BT.shape[1] == length + (first is not None)
+    assert corpus.batches(run.config).batch(0)[0].inputs_BT.shape[1] == length + (first is not None)
     with pytest.raises(ConfigError) as caught:
         fitted(text, tmp_path / "longer", 1, training={"length": length + 1}, model=model)
     assert str(caught.value) == (
@@ -150,7 +150,7 @@ def _alone() -> Any:
 def test_whole_words_are_masked_in_training_and_evaluation(text: Path, tmp_path: Path) -> None:
     run = fitted(text, tmp_path / "run", 1, objective={"whole_word": True, "rate": 0.3})
     corpus = task_of(run.config).open(run.config, run.folder, Listener())
-    batch, _ = corpus.batches(run.config, _alone()).batch(0)
+    batch, _ = corpus.batches(run.config).batch(0)
     assert batch.weights_BT is not None
     for row_T, weights_T in zip(batch.targets_BT.tolist(), batch.weights_BT.tolist(), strict=True):
         words: list[set[float]] = [set()]

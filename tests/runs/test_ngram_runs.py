@@ -19,7 +19,7 @@ from chainrule.data.store import open_store
 from chainrule.errors import ChainruleError, ConfigError, DataError, RunError
 from chainrule.evaluation.text import SCORES_ONLY
 from chainrule.experiments.mix import mix
-from chainrule.report import leaderboard
+from chainrule.reports import leaderboard
 from chainrule.tasks.text_corpus import training_texts
 from chainrule.text.readers import Texts, open_texts
 from chainrule.text.samples.texts import english_text

@@ -151,6 +151,31 @@ def test_a_stream_has_the_whole_text_and_its_log_probabilities(service: Service,
     assert [part.choices[0].finish_reason for part in parts[-2:]] == [None, "length"]
 
 
+def test_several_texts_are_streamed_beside_each_other(service: Service) -> None:
+    client = service.client()
+    options: dict[str, Any] = {"model": "lstm", "prompt": ["ab", "cd"], "max_tokens": 7, "seed": 2, "n": 2}
+    whole = client.completions.create(**options)
+    texts = dict.fromkeys(range(4), "")
+    for part in client.completions.create(**options, stream=True):
+        texts[part.choices[0].index] += part.choices[0].text
+    assert [texts[one.index] for one in whole.choices] == [one.text for one in whole.choices]
+
+
+def test_top_k_and_modes_of_the_verb(service: Service) -> None:
+    client = service.client()
+    options: dict[str, Any] = {"model": "lstm", "prompt": "ab", "max_tokens": 9}
+    greedy = client.completions.create(**options, temperature=0).choices[0].text
+    assert client.completions.create(**options, seed=1, extra_body={"top_k": 1}).choices[0].text == greedy
+    assert client.completions.create(**options, temperature=0, extra_body={"mode": "ar"}).choices[0].text == greedy
+    with pytest.raises(openai.BadRequestError, match="mode"):
+        client.completions.create(**options, extra_body={"mode": "nar"})
+
+
+def test_a_chat_is_refused_with_a_sentence(service: Service) -> None:
+    with pytest.raises(openai.BadRequestError, match="have no chat template; send the conversation as one prompt"):
+        service.client().chat.completions.create(model="lstm", messages=[{"role": "user", "content": "hello"}])
+
+
 def test_without_a_seed_texts_differ(service: Service) -> None:
     texts = {
         service.client().completions.create(model="lstm", prompt="", max_tokens=20).choices[0].text for _ in range(4)

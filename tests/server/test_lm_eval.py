@@ -66,7 +66,9 @@ def test_log_likelihoods_of_lines_equal_score(runs: Path, start: Callable[..., S
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("lm_eval") is None, reason="lm-eval is not installed: pip install lm-eval==0.4.13")
+@pytest.mark.skipif(
+    shutil.which("lm_eval") is None, reason="lm-eval is not installed: pip install 'lm-eval[api]==0.4.13'"
+)
 @pytest.mark.parametrize("name", ["ngram", "lstm", "transformer", "mixture"])
 def test_lm_eval_measures_what_score_measures(
     runs: Path, start: Callable[..., Service], tmp_path: Path, name: str

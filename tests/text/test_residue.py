@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from chainrule.errors import DataError
 from chainrule.text import Texts, Tokenizer, text_of, train_tokenizer
 from chainrule.text.coding.coders import CostCoder, RangeDecoder, RangeEncoder
-from chainrule.text.coding.residue import ODD_SPACES, ResidueMeter, ResidueWriter, read_residue
+from chainrule.text.coding.residue import ResidueWriter, read_residue
+from chainrule.text.coding.residue_meter import ODD_SPACES, ResidueMeter
 from chainrule.text.sources import TextSource
 from conftest import KINDS, SMALL
 

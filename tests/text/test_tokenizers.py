@@ -7,6 +7,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from chainrule.errors import ConfigError, DataError, TokenizerError
 from chainrule.registry import TOKENIZERS
 from chainrule.text import Tokenizer, load_tokenizer, text_of, train_tokenizer
+from chainrule.text.tokenizers.spans import spans_by_search
 from chainrule.text.tokenizers.subword import default_vocab_size
 from chainrule.text.tokenizers.vocabulary import count_parts
 from conftest import KINDS, SMALL
@@ -359,3 +361,41 @@ def test_written_pieces_are_pieces_but_unknown_ones_are_text(kind: str, small: S
             assert shown == tokenizer.piece(token)
     if tokenizer.unk in ids:
         assert any("ж" in shown for shown in written)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(lines=st.lists(LINES, min_size=1, max_size=3))
+def test_spans_are_one_per_token_and_in_order(small: Small, kind: str, lines: list[str]) -> None:
+    tokenizer, text = small(kind), "\n".join(lines)
+    ids, spans, pieces = tokenizer.encode_block(text), tokenizer.spans(text), tokenizer.text_pieces(text)
+    assert len(ids) == len(spans) == len(pieces)
+    assert all(0 <= begin <= end <= len(text) for begin, end in spans)
+    assert all(first[0] <= second[0] and first[1] <= second[1] for first, second in pairwise(spans))
+    if tokenizer.exact:
+        covered = [place for begin, end in spans for place in range(begin, end)]
+        assert set(covered) == set(range(len(text)))
+    if kind in ("word", "word-unicode"):
+        gaps = [text[first[1] : second[0]] for first, second in pairwise([(0, 0), *spans, (len(text), 0)])]
+        assert not "".join(gaps).strip()
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "expected"),
+    [
+        ("word", " the  café", [(1, 4), (6, 10)]),
+        ("word-unicode", "the (dog", [(0, 3), (4, 5), (5, 8)]),
+        ("char", "a白", [(0, 1), (1, 2)]),
+        ("byte", "a白b", [(0, 1), (1, 2), (1, 2), (1, 2), (2, 3)]),
+        ("huggingface", "The cat", [(0, 3), (4, 7)]),
+        ("sentencepiece", "白a cat", [(0, 1), (1, 2), (2, 6)]),
+    ],
+)
+def test_spans(small: Small, kind: str, line: str, expected: list[tuple[int, int]]) -> None:
+    found = small(kind).line_spans(line)
+    assert [span for span in found if span[0] < span[1]] == expected or found == expected
+
+
+def test_tokens_that_are_not_in_the_text_share_what_lies_between() -> None:
+    assert spans_by_search("A ﬁne x", ["a", " fi", "ne", " x"]) == [(0, 3), (0, 3), (3, 5), (5, 7)]
+    assert spans_by_search("ab", ["a", "z"]) == [(0, 1), (1, 2)]
+    assert spans_by_search("  a", [" ", "a"]) == [(0, 1), (1, 3)]

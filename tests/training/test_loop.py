@@ -37,7 +37,7 @@ def trainer(
     return Trainer(
         model=model,
         objective=options.pop("objective", Likelihood(Likelihood.Config())),
-        batches=kind(TOKENS, rows, 6, eos=0, seed=1, rank=0, world=1),
+        batches=kind(TOKENS, rows, 6, eos=0, seed=1),
         config=TrainingConfig.model_validate({**PLAIN, "validations": 1, **options}),
         folder=RunFolder(path),
         hooks=Hooks(validate=lambda model: {"loss": validate(model) if validate else 1.0}),
@@ -173,14 +173,14 @@ def test_averaging_is_the_mean_of_the_weights_over_the_last_steps(tmp_path: Path
     model, weights = small_model("rnn"), []
     averaged = trainer(model, tmp_path, steps=10, average_from=0.6, validations=1, validate=lambda m: next(answers))
     answers = iter([2.0, 1.0])  # the average is better than the last weights
-    step = averaged._update
+    step = averaged.stepper._update
 
     def update(count: float) -> GradientNorms:
         norms = step(count)
         weights.append(parameters(model))
         return norms
 
-    averaged._update = update  # type: ignore[method-assign]
+    averaged.stepper._update = update  # type: ignore[method-assign]
     averaged.fit()
     assert_same(parameters(model), [torch.stack(column).mean(0) for column in zip(*weights[6:], strict=True)])
 
@@ -288,7 +288,7 @@ def test_a_compiled_model_gives_equal_losses(name: str, tmp_path: Path) -> None:
 def test_a_loss_that_is_not_a_number_is_an_error_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     model = small_model("rnn")
     run = trainer(model, tmp_path, steps=20, validations=10)
-    step = run._update
+    step = run.stepper._update
 
     def poisoned(count: float) -> GradientNorms:
         norms = step(count)
@@ -296,7 +296,7 @@ def test_a_loss_that_is_not_a_number_is_an_error_and_keeps_the_last_checkpoint(t
             torch.nn.init.constant_(model.embedding.weight, float("nan"))
         return norms
 
-    run._update = poisoned  # type: ignore[method-assign]
+    run.stepper._update = poisoned  # type: ignore[method-assign]
     with pytest.raises(ConfigError) as caught:
         run.fit()
     assert str(caught.value) == (

@@ -76,7 +76,7 @@ def message_of(*paths: Path, **options: Any) -> str:
 
 def test_the_last_pairs_are_held_out_where_none_are_given(paths: tuple[Path, Path], tmp_path: Path) -> None:
     run = train(*paths, out=tmp_path / "run", data={"held_out": 0.0625}, training={"valid_pairs": 5})
-    held_out = run._held_out()
+    held_out = run.held_out_pairs()
     assert list(lines_in(held_out.source)) == paths[0].read_text().splitlines()[-13:]
     assert list(lines_in(held_out.target)) == paths[1].read_text().splitlines()[-13:]
     assert run.evaluate_held_out(num_beams=1).sentences == 13

@@ -31,7 +31,7 @@ DTYPES = {
     "U8": "|u1",
 }
 NAMES = {np.dtype(code): name for name, code in DTYPES.items()}
-PIECE = 1 << 22
+PIECE = 1 << 20
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import shutil
 import tempfile
 from pathlib import Path
 
-from chainrule.errors import DiskError
+from chainrule.base.files import temporary_name
+from chainrule.config import parse_bytes
+from chainrule.errors import ConfigError, DiskError
+
+LIMIT = "CHAINRULE_CACHE_SIZE"
+"""Variable of the environment with the most bytes that tokenised texts may take, for example 20G."""
 
 
 def default_cache() -> Path | None:
@@ -41,3 +49,44 @@ def temporary_cache(cache: Path | None) -> Path:
             f"neither the cache {cache or '~/.cache'} nor a temporary folder can be written; set CHAINRULE_CACHE to a "
             "folder with write permission"
         ) from None
+
+
+def cache_limit() -> int | None:
+    """The most bytes that tokenised texts may take; None: no limit."""
+    text = os.environ.get(LIMIT, "").strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"\d+(\.\d+)?\s*[kKmMgGtT]?[bB]?", text):
+        raise ConfigError(f"{LIMIT} is {text!r}; expected a number of bytes, for example 20G or 500M")
+    return parse_bytes(text)
+
+
+def touch(entry: Path) -> None:
+    """Mark an entry of the cache as used now."""
+    with contextlib.suppress(OSError):  # deleted by another process, or read-only
+        os.utime(entry)
+
+
+def evict(entries: list[Path], keep: Path, limit: int) -> None:
+    """Delete the entries that were unused for longest, except `keep`, until all take at most `limit` bytes.
+
+    An entry is renamed before it is deleted, so that other processes find it whole or not at all. What they have mapped
+    stays readable.
+    """
+    known = {entry: found for entry in {*entries, keep} if (found := _used(entry)) is not None}
+    total = sum(size for _, size in known.values())
+    for entry in sorted(known, key=lambda entry: known[entry]):
+        if total <= limit:
+            return
+        if entry != keep:
+            with contextlib.suppress(OSError):  # another process deletes it
+                shutil.rmtree(entry.replace(temporary_name(entry)), ignore_errors=True)
+            total -= known[entry][1]
+
+
+def _used(entry: Path) -> tuple[float, int] | None:
+    """When an entry was last used, and its bytes; None if another process has deleted it."""
+    try:
+        return entry.stat().st_mtime, sum(file.stat().st_size for file in entry.iterdir())
+    except OSError:
+        return None

@@ -13,6 +13,9 @@ from typing import Protocol, runtime_checkable
 from chainrule.base.lazy import torch
 from chainrule.errors import ConfigError
 
+MMAP_THRESHOLD = -3
+"""The option of glibc's mallopt: blocks from this size on are mapped one by one."""
+
 
 def physical_cores() -> int:
     """Number of cores to use: $OMP_NUM_THREADS if set, else the physical ones (half the logical ones under SMT)."""
@@ -52,6 +55,9 @@ def choose_device(name: str) -> torch.device:
         raise ConfigError(f"training.device = '{name}' is not a device; use auto, cpu, cuda or mps")
     if not present[kind]:
         raise ConfigError(f"training.device = '{name}', but this machine has no {kind}; use --device auto")
+    if name == "cuda" and (local := os.environ.get("LOCAL_RANK", "")).isdecimal():  # torchrun: one device per process
+        name = f"cuda:{int(local) % torch.cuda.device_count()}"
+        torch.cuda.set_device(name)
     return torch.device(name)
 
 
@@ -75,6 +81,17 @@ def release_memory() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError):  # not glibc
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def return_large_blocks() -> None:
+    """Let this process return every large block to the system once it is freed, where the C library supports it.
+
+    By default glibc keeps blocks of up to 32 MiB for later, in each thread: a text that is read in blocks then holds
+    several times the memory that it uses.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # not glibc
+            ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, 1 << 17)
 
 
 class PeakMemory:

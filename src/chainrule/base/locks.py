@@ -42,15 +42,34 @@ def refuse_if_locked(file: Path, subject: Path) -> None:
         _acquire(held, subject)
 
 
-def _acquire(held: IO[str], subject: Path) -> None:
+@contextlib.contextmanager
+def open_alone(file: Path, subject: Path) -> Iterator[IO[bytes]]:
+    """Open a file to read and append, created if needed; refuse if another process has it open this way."""
+    with disk_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        held = file.open("a+b")
+    with held:
+        _acquire(held, subject)
+        if not file.exists() or not os.path.samestat(file.stat(), os.fstat(held.fileno())):
+            raise RunError(f"{subject} was written by another process at the same time; rerun the command")
+        yield held
+
+
+def _acquire(held: IO[str] | IO[bytes], subject: Path) -> None:
     if fcntl is None:
         return
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        held.seek(0)
-        owner = held.read(200).strip() or "another process"
+        owner = _owner(held)
         raise RunError(f"{subject} is being written by {owner}; wait until it ends, or choose another --out") from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS, errno.EBADF):
             raise  # disks that have no locks are used without
+
+
+def _owner(held: IO[str] | IO[bytes]) -> str:
+    """The process that a lock file names."""
+    held.seek(0)
+    found = held.read(200)
+    return (found.strip() if isinstance(found, str) else "") or "another process"

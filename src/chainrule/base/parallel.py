@@ -1,4 +1,4 @@
-"""Map a function over a stream with several threads: ordered results, bounded memory."""
+"""Streams with several threads: a function mapped over one, or one computed ahead. Ordered results, bounded memory."""
 
 from __future__ import annotations
 
@@ -37,3 +37,13 @@ def ordered_map(function: Callable[[T], R], items: Iterable[T], threads: int) ->
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def compute_ahead(items: Iterable[T]) -> Iterator[T]:
+    """Yield the items; another thread computes the next one while the caller works on this one."""
+    source, end = iter(items), object()
+    with ThreadPoolExecutor(1) as pool:
+        waiting: Future[T | object] = pool.submit(next, source, end)
+        while (item := waiting.result()) is not end:
+            waiting = pool.submit(next, source, end)
+            yield item  # type: ignore[misc]  # all but `end` are items

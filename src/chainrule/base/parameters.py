@@ -1,4 +1,4 @@
-"""Parameters by name and kind: those of a submodule, and which of them are tables.
+"""Parameters by name and kind: those of a submodule, which of them are tables, and which are used together.
 
 A table has one row per word, position or bucket, of which a batch uses a few.
 
@@ -21,6 +21,16 @@ class HasTables:
 
     tables: ClassVar[tuple[str, ...]] = ()  # attribute names of parameters
     only_tables: ClassVar[bool] = False  # every parameter of the module and of the modules inside it
+
+
+class ShardUnit:
+    """Mixin for modules that compute only when they are called.
+
+    If a model is divided among processes, the weights of such a module are gathered for its calls alone.
+    """
+
+    def bind(self) -> None:
+        """Take up the parameters anew; called before each call of a module whose parameters are gathered for it."""
 
 
 def table_parameters(model: nn.Module) -> set[int]:

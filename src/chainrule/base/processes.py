@@ -6,14 +6,32 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chainrule.base.lazy import torch
-from chainrule.errors import ConfigError
+from chainrule.base.shares import Share
+from chainrule.errors import RunError
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+
+BROKEN = ("Connection closed", "Connection reset", "Broken pipe", "Connection refused", "Socket closed")
+"""Parts of the messages with which gloo reports that it has lost another process; torch's own errors have a class."""
+
+
+@contextlib.contextmanager
+def lost_processes() -> Iterator[None]:
+    """Turn the loss of another process of the group into a message; torchrun ends all once one has ended."""
+    try:
+        yield
+    except RuntimeError as error:
+        lost = isinstance(error, torch.distributed.DistError) or any(part in str(error) for part in BROKEN)
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not lost:
+            raise
+        raise RunError(
+            "another process of the training ended or cannot be reached; rerun the same command to resume from the "
+            "last checkpoint"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -29,7 +47,9 @@ class Processes:
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls()
         if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo")
+            torch.distributed.init_process_group(
+                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"  # numbers are always summed on the CPU
+            )
         return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
     @property
@@ -37,23 +57,9 @@ class Processes:
         """Whether this process writes the files and reports progress."""
         return self.rank == 0
 
-    def check_count(self, before: int, run: Path) -> None:
-        """Refuse another number of processes than before: each has its rows of the batch, so the batch would change."""
-        if before != self.world:
-            raise ConfigError(
-                f"{run} was trained by {before} process(es), but this command has {self.world}, which would change the "
-                f"batch; use torchrun --nproc-per-node {before}, or choose another --out"
-            )
-
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace every gradient by its sum over the processes."""
-        if self.world == 1:
-            return
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        torch.distributed.all_reduce(flat)
-        for gradient, piece in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(piece.view_as(gradient))
+    def share(self, rows: int) -> Share:
+        """The rows of a batch that this process computes."""
+        return Share.of(self.rank, self.world, rows)
 
     def sum(self, values: list[float]) -> list[float]:
         """Return the sum of each value over the processes."""
@@ -61,7 +67,7 @@ class Processes:
             return values
         sums = torch.tensor(values, dtype=torch.float64)
         torch.distributed.all_reduce(sums)
-        return [float(value) for value in sums]
+        return sums.tolist()
 
     def from_main(self, values: list[float]) -> list[float]:
         """Return the values of the main process, in every process."""
@@ -69,18 +75,19 @@ class Processes:
             return values
         shared = torch.tensor(values, dtype=torch.float64)
         torch.distributed.broadcast(shared, 0)
-        return [float(value) for value in shared]
+        return shared.tolist()
 
-    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of all processes, `name` of rank 1 as "1/name". Names and shapes are equal in all."""
-        gathered: dict[str, Tensor] = {}
-        for name, tensor in tensors.items():
-            parts = [tensor]
-            if self.world > 1:
-                parts = [torch.empty_like(tensor) for _ in range(self.world)]
-                torch.distributed.all_gather(parts, tensor.contiguous())
-            gathered |= {f"{rank}/{name}": part for rank, part in enumerate(parts)}
-        return gathered
+    def gather_rows(self, tensor: Tensor) -> Tensor:
+        """The rows of all processes, one after another; their numbers may differ by one."""
+        if self.world == 1:
+            return tensor
+        total = int(self.sum([float(len(tensor))])[0])
+        shares = [Share.of(rank, self.world, total) for rank in range(self.world)]
+        padded = tensor.new_zeros(max(share.size for share in shares), *tensor.shape[1:])
+        padded[: len(tensor)] = tensor
+        parts = [torch.empty_like(padded) for _ in shares]
+        torch.distributed.all_gather(parts, padded)
+        return torch.cat([part[: share.size] for part, share in zip(parts, shares, strict=True)])
 
     @contextlib.contextmanager
     def main_first(self) -> Iterator[None]:

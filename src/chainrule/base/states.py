@@ -1,4 +1,4 @@
-"""Joining the states of several prefixes into one, so that texts that began separately are continued together."""
+"""Joining and separating the states of prefixes, so that texts that began separately are continued together."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ def state_form(state: State) -> Hashable:
         return "tensor", tuple(state.shape[1:]), state.dtype, state.device
     form: Hashable = state
     return form
+
+
+def separate_rows(state: State) -> State:
+    """The same state, of which no row shares storage with another."""
+    if isinstance(state, tuple):
+        parts = [separate_rows(part) for part in state]
+        make: Any = type(state)
+        return tuple(parts) if make is tuple else make(*parts)
+    if isinstance(state, list):
+        return [separate_rows(part) for part in state]
+    if isinstance(state, dict):
+        return {key: separate_rows(part) for key, part in state.items()}
+    return state.separate() if isinstance(state, TensorHolder) else state
 
 
 def join_states(states: Sequence[State]) -> State:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chainrule.base.grammar import with_article
+from chainrule.base.modes import without_gradients
 from chainrule.checkpoint.checkpoints import contiguous
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, parse
@@ -83,6 +84,26 @@ def adjust(model: Any, options: dict[str, Any]) -> None:
             known = f"options that can be set now: {', '.join(live)}" if live else "none of its options can be set now"
             raise ConfigError(f"model.{name} is fixed once a model is trained; {known}")
     model.config = parse(type(model.config), {**model.config.model_dump(), **options}, "model")
+
+
+def check_precision(precision: str, model: str, run: str) -> None:
+    """Refuse a precision that does not exist, or that a model of this name cannot have."""
+    if precision not in ("float32", "int8"):
+        raise ConfigError(f"--precision is {precision!r}; expected float32 or int8")
+    if precision != "float32" and MODELS.get(model).make.stores_arrays:
+        raise ConfigError(f"--precision {precision} is for networks, and {run} has no matrices; leave it out")
+
+
+@without_gradients
+def round_weights(model: Any) -> None:
+    """Round every matrix of a network to 8-bit numbers times one scale per row, and let it predict with these."""
+    for part in model.modules():
+        if isinstance(part, Model):  # the model itself, and the parts of a mixture
+            part.precision = "int8"
+    for matrix in model.parameters():
+        if matrix.dim() == 2 and matrix.is_floating_point():
+            scale = matrix.abs().amax(1, keepdim=True).clamp_min(1e-30) / 127
+            matrix.copy_((matrix / scale).round() * scale)
 
 
 def live_values(model: Any) -> dict[str, Any]:

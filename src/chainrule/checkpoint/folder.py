@@ -5,6 +5,7 @@
     model.safetensors    the weights to use: the best on validation
     metrics.jsonl        one object per log line
     result.json          the result of the training, once it has ended
+    valid.json           its figures on the validation data, and the checksum of the weights that were measured
     tuning.json          what `tune` changed: options, data and figures, one record per call
     signature            data, tokeniser, seed, versions and checksums, one per line
     training/step-N/     weights, optimiser, random state, carried state: all that resuming needs
@@ -290,6 +291,19 @@ class RunFolder:
         if result is not None and not isinstance(result.get("budget"), dict):
             raise RunError(f"{self.path / 'result.json'} is not the result of a training; restore or delete the file")
         return result
+
+    def write_validation(self, figures: dict[str, Any]) -> None:
+        """The figures of the present weights on the validation data; those of a packed run are not kept."""
+        if self.given == self.path:
+            record = {"weights": self.signature.lines().get("weights"), "figures": figures}
+            write_atomically(self.path / "valid.json", json.dumps(record, indent=1, ensure_ascii=False))
+
+    def read_validation(self) -> dict[str, Any] | None:
+        """The figures on the validation data; None: the present weights were not measured."""
+        record = read_json(self.path / "valid.json") or {}
+        figures = record.get("figures")
+        same = record.get("weights") == self.signature.lines().get("weights")
+        return figures if same and isinstance(figures, dict) else None
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Add a checkpoint; older ones are deleted once it is safely written."""

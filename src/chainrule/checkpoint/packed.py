@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -163,6 +164,10 @@ def _opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, Files, str]]:
             yield archive, manifest["files"], hashlib.sha256(json.dumps(manifest).encode()).hexdigest()[:32]
     except (zipfile.BadZipFile, EOFError, struct.error, RuntimeError) as error:
         raise _damaged(path, str(error) or "it is truncated") from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise _damaged(path, "an entry begins outside of it") from None  # where zipfile cannot seek
 
 
 def _check_entries(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:

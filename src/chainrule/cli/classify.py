@@ -25,6 +25,10 @@ def classify(
     run: RunPath,
     file: File = Path("-"),
     top: Annotated[int, typer.Option(help="Number of labels to print per line, most probable first.")] = 1,
+    attention: Annotated[
+        Path | None,
+        typer.Option(help="Write the weight of each token in the attention pooling to this file, one JSON per line."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Print the label and the probability of each line.
@@ -38,6 +42,8 @@ def classify(
     loaded = load_for("classify", ClassifierRun, run)
     print_warnings()
     texts = _texts(loaded, read_lines(file))
+    if attention is not None:
+        texts = _write_attention(loaded, list(texts), attention)
     predictions = loaded.classify(texts, top=len(loaded.labels) if json else top)
     for best in with_progress(predictions, "classifying"):
         _print(best, top, json)
@@ -58,6 +64,19 @@ def _texts(run: ClassifierRun, lines: Iterator[str]) -> Iterator[str | tuple[str
                 "text"
             )
         yield first, second
+
+
+def _write_attention(
+    run: ClassifierRun, texts: list[str | tuple[str, str]], file: Path
+) -> Iterator[str | tuple[str, str]]:
+    """Write what the attention pooling looks at in each text -> the texts again."""
+    from json import dumps
+
+    from chainrule.base.files import write_atomically
+
+    records = (dumps(one.to_dict(), ensure_ascii=False) for one in run.attention(iter(texts)))
+    write_atomically(file, "".join(record + "\n" for record in records))
+    return iter(texts)
 
 
 def with_progress(results: Iterator[T], what: str) -> Iterator[T]:

@@ -56,6 +56,13 @@ NoRepeatNgramSize = Annotated[
     int, typer.Option(metavar="N", help="Generate no sequence of N tokens twice (default 0: allow it).")
 ]
 NoUnk = Annotated[bool, typer.Option("--no-unk", help="Never generate the unknown token.")]
+Precision = Annotated[
+    str,
+    typer.Option(
+        metavar="float32|int8",
+        help="Precision of the weights: float32, or int8 for less memory traffic at a small cost in quality.",
+    ),
+]
 MinNewTokens = Annotated[int, typer.Option(help="Do not end before this number of new tokens.")]
 
 

@@ -28,6 +28,10 @@ Plot = Annotated[
     Path | None,
     typer.Option(help="Draw the learning curves to this .svg file; with a recipe: quality against time."),
 ]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option("--report", help="Write a report on the runs to this .html file, as chainrule report does."),
+]
 Minutes = Annotated[float | None, typer.Option(help="Budget of each model in minutes of training (default: 5).")]
 
 
@@ -42,6 +46,7 @@ def compare(
     config: Config = None,
     only: Annotated[list[str] | None, typer.Option(help="With a recipe: only this contender; repeatable.")] = None,
     plot: Plot = None,
+    report: ReportFile = None,
     settings: Settings = None,
     minutes: Minutes = None,
     steps: Annotated[int | None, typer.Option(help="Budget of each model in optimiser steps.")] = None,
@@ -69,13 +74,14 @@ def compare(
         )
         budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
         _compare_recipe(
-            data, config, valid or [], test or [], parse_settings(settings or []), budget, only, out, plot, json
+            data, config, valid or [], test or [], parse_settings(settings or []), budget, only, out, plot, report, json
         )
         return
     if only:
         raise ConfigError("--only selects contenders of a recipe; shorten the list of --models instead")
-    if plot:
-        check_file(plot)
+    for file in (plot, report):
+        if file:
+            check_file(file)
     with training_display() as listener:
         rows = run_comparison(
             *data,
@@ -98,13 +104,22 @@ def compare(
                 f"{row.model}: {show_value('bits_per_byte', row.bits_per_byte)} bits per byte"
             ),
         )
+    if report:
+        _write_report(report, [row.run for row in rows], test or [])
     _show(rows, plot, markdown, verbose, json)
+
+
+def _write_report(path: Path, runs: Sequence[str], test: Sequence[str]) -> None:
+    """Write a report on the runs of a comparison."""
+    from chainrule.reports.build import report
+
+    report(*dict.fromkeys(runs), data=test, speed=True, note=print_note).save(path)
 
 
 def _show(rows: Sequence[Row], plot: Path | None, markdown: bool, verbose: bool, json: bool) -> None:
     """Print the leaderboard and draw the learning curves."""
     from chainrule.base.files import write_atomically
-    from chainrule.report import leaderboard, learning_curves
+    from chainrule.reports import leaderboard, learning_curves
 
     if plot:
         write_atomically(plot, learning_curves.picture(rows))
@@ -140,6 +155,7 @@ def _compare_recipe(
     only: list[str] | None,
     out: Path | None,
     plot: Path | None,
+    report: Path | None,
     json: bool,
 ) -> None:
     """Measure quality and time of the contenders of a recipe; print a table and draw a chart."""
@@ -148,13 +164,14 @@ def _compare_recipe(
     from chainrule.config import merge
     from chainrule.errors import ConfigError
     from chainrule.experiments.speed_quality import measure_tradeoffs
-    from chainrule.report import speed_quality as tradeoff
+    from chainrule.reports import speed_quality as tradeoff
     from chainrule.training.request import text_name
 
     if recipe is None:
         raise ConfigError("nothing to compare: give --models lstm,ngram, or a recipe with contenders as --config")
-    if plot:
-        check_file(plot)
+    for file in (plot, report):
+        if file:
+            check_file(file)
     given = {name: value for name, value in budget.items() if value is not None}
     with training_display() as listener:
         points = measure_tradeoffs(
@@ -169,6 +186,8 @@ def _compare_recipe(
         )
     if plot:
         write_atomically(plot, tradeoff.picture(points))
+    if report:
+        _write_report(report, [point.run for point in points], test or valid)
     if json:
         print_json([point.to_dict() for point in points])
     else:

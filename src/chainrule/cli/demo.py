@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from chainrule.cli.common import Json, Verbose, print_json, print_note, training_display
+from chainrule.cli.serve import check_installed, serve_page
 
 
 def demo(
@@ -17,6 +18,9 @@ def demo(
     translation_seconds: Annotated[
         float, typer.Option(help="Maximum training time of each translator, in seconds.")
     ] = 170.0,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="At the end serve the runs and open the page over them in a browser.")
+    ] = False,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
@@ -24,8 +28,10 @@ def demo(
 
     The language models learn the help topics of Python, and two translators learn numbers, dates, times and prices.
     """
+    if open_page:
+        check_installed()
     from chainrule.experiments.demo import run_demo, run_translation_demo
-    from chainrule.report import leaderboard
+    from chainrule.reports import leaderboard
 
     with training_display() as listener:
         rows, sample = run_demo(out, listener, effort=effort, seconds=seconds)
@@ -33,12 +39,14 @@ def demo(
     if json:
         record = {"rows": [row.to_dict() for row in rows], "sample": sample}
         print_json({**record, "translators": [row.to_dict() for row in translators], "translated": dict(translated)})
-        return
-    leaderboard.show(rows, title="Python help topics, test text")
-    if verbose:
-        print_note(rows[0].protocol)
-    print(f"\nSample from the best model, {rows[0].model}:\n\n{sample}\n")
-    leaderboard.show(translators, title="Numbers, dates, times and prices from English to German, test pairs")
-    print()
-    for line, translation in translated:
-        print(f"{line} -> {translation}")
+    else:
+        leaderboard.show(rows, title="Python help topics, test text")
+        if verbose:
+            print_note(rows[0].protocol)
+        print(f"\nSample from the best model, {rows[0].model}:\n\n{sample}\n")
+        leaderboard.show(translators, title="Numbers, dates, times and prices from English to German, test pairs")
+        print()
+        for line, translation in translated:
+            print(f"{line} -> {translation}")
+    if open_page:
+        serve_page([out])

@@ -11,6 +11,7 @@ from chainrule.cli.common import (
     Field,
     Json,
     LiveSettings,
+    Precision,
     Verbose,
     is_translator,
     print_fields,
@@ -79,6 +80,7 @@ def evaluate(
     ] = False,
     outputs: Annotated[Path | None, typer.Option(help="Translators: write the translations to this file.")] = None,
     settings: LiveSettings = None,
+    precision: Precision = "float32",
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
@@ -97,7 +99,7 @@ def evaluate(
     print_warnings()
     texts = texts or []
     second = Path(texts[0]) if len(texts) > 1 and RunFolder.open(texts[0]).exists() else None
-    loaded = load(run, settings=parse_settings(settings or []))
+    loaded = load(run, settings=parse_settings(settings or []), precision=precision)
     vectors = _evaluate_vectors(loaded, similarity, analogies)
     if vectors and not texts:
         _print_vectors(vectors, json)
@@ -131,7 +133,7 @@ def evaluate(
         )
     from chainrule.runs.translator import TranslatorRun
 
-    others = [load_for("translate", TranslatorRun, second)] if second else []
+    others = [load_for("translate", TranslatorRun, second, precision=precision)] if second else []
     search |= parallel_options(num_beams, mode or "ar", lengths or 1, refine or 0)
     _evaluate_pairs(
         [loaded, *others], texts[len(others) :], given_options(options), given_options(search), outputs, verbose, json
@@ -144,13 +146,33 @@ def _evaluate_text(
     """Evaluate a run on a text and print the result, with that of its word vectors."""
     with show_progress("evaluating", run.unit) as progress:
         measured = run.evaluate(texts, progress=progress, **options)
+    rounded = _cost_of_rounding(run, texts, measured, options)
     if json:
-        print_json({**measured.to_dict(), **_to_dicts(vectors)})
+        print_json({**measured.to_dict(), **rounded, **_to_dicts(vectors)})
         return
     print(measured.show())
+    if rounded:
+        print_fields(rounded)
     if note := measured.protocol if verbose else measured.caution:
         print_note(note)
     _print_vectors(vectors, json)
+
+
+def _cost_of_rounding(run: EvaluatedRun, texts: list[str], measured: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The precision of a run, and its bits per byte in single precision, if it was evaluated with another."""
+    if run.precision == "float32":
+        return {}
+    from chainrule.runs.base import EvaluatedRun
+    from chainrule.runs.load import load
+
+    exact = load(run.folder.given, settings={"model": run.adjusted} if run.adjusted else None)
+    assert isinstance(exact, EvaluatedRun)
+    figures, before = measured.to_dict(), exact.evaluate(texts, **options).to_dict()
+    record: dict[str, Any] = {"precision": run.precision}
+    if "bits_per_byte" in before:
+        record["float32_bits_per_byte"] = before["bits_per_byte"]
+        record["precision_cost"] = figures["bits_per_byte"] / before["bits_per_byte"] - 1
+    return record
 
 
 def _evaluate_vectors(run: Run, similarity: Path | None, analogies: Path | None) -> Vectors:

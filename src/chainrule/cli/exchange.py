@@ -13,15 +13,20 @@ from chainrule.cli.common import Json, RunPath, print_fields, print_json, print_
 def export(
     run: RunPath,
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="File to write, compressed if its name ends in .gz; for hf a folder.")
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="File to write, compressed if its name ends in .gz; a folder for hf, ctranslate2 and onnx.",
+        ),
     ],
     to: Annotated[
         str | None,
         typer.Option(
-            help="Format: arpa (n-gram models), hf (Hugging Face) or word2vec (word vectors); by default the one that "
-            "suits the run."
+            help="Format: arpa (n-gram models), hf (Hugging Face), word2vec (word vectors), ctranslate2 (inference "
+            "engine) or onnx (graphs); by default the one that suits the run."
         ),
     ] = None,
+    quantize: Annotated[str | None, typer.Option(help="Store weights with fewer bits: int8. For ctranslate2.")] = None,
     json: Json = False,
 ) -> None:
     """Export a run to a file format of other tools."""
@@ -30,9 +35,10 @@ def export(
 
     chosen = format_for(run) if to is None else find_format(to)
     with show_progress("exporting", chosen.export_unit) as progress:
-        done = export_run(run, path, to=chosen.name, progress=progress)
+        done = export_run(run, path, to=chosen.name, quantize=quantize, progress=progress)
     record: dict[str, Any] = {"path": str(done.path), "format": chosen.name, "bytes": done.bytes}
     record |= {} if done.words is None else {"words": done.words, "vector_size": done.vector_size}
+    record |= {} if done.difference is None else {"difference": done.difference}
     if json:
         print_json({**record, "ngrams": list(done.ngrams)} if done.ngrams else record)
         return

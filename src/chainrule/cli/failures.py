@@ -23,6 +23,9 @@ BUG = 70
 MEMORY = ("allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed", "overflow")
 """Parts of the messages with which torch reports that a size is too large."""
 
+UNMAPPED = "failed to map segment"
+"""Part of the message of a library that there is no memory to load."""
+
 
 def describe(error: BaseException) -> tuple[str, int] | None:
     """The message and the exit code of a foreseeable error; None for a bug."""
@@ -35,7 +38,8 @@ def describe(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, RecursionError):
         return "the data or an option is nested too deeply; give one with fewer levels", 2
     torch_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in MEMORY)
-    if isinstance(error, MemoryError | OverflowError) or torch_memory:
+    unmapped = isinstance(error, ImportError) and UNMAPPED in str(error)
+    if isinstance(error, MemoryError | OverflowError) or torch_memory or unmapped:
         return "there is not enough memory for a model or data of this size; choose smaller sizes", 2
     return None
 

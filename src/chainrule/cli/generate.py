@@ -15,6 +15,7 @@ from chainrule.cli.common import (
     MinNewTokens,
     NoRepeatNgramSize,
     NoUnk,
+    Precision,
     RepetitionPenalty,
     RunPath,
     Seed,
@@ -87,6 +88,7 @@ def generate(
     draft: Draft = None,
     draft_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per draft.")] = 8,
     settings: LiveSettings = None,
+    precision: Precision = "float32",
     mode: Mode = "ar",
     min_new_tokens: MinNewTokens = 0,
     repetition_penalty: RepetitionPenalty = 1.0,
@@ -103,7 +105,7 @@ def generate(
     from chainrule.runs.language_model import LanguageModelRun
     from chainrule.runs.load import load_for
 
-    loaded = load_for("generate", LanguageModelRun, run, settings=parse_settings(settings or []))
+    loaded = load_for("generate", LanguageModelRun, run, settings=parse_settings(settings or []), precision=precision)
     prompt = sys.stdin.read() if prompt == "-" else prompt
     if prompt_file is not None:
         prompt = read_prompt(prompt_file) + prompt if prompt else read_prompt(prompt_file).removesuffix("\n")

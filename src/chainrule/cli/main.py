@@ -16,6 +16,7 @@ from chainrule.cli import (
     classify,
     compare,
     compress,
+    count,
     demo,
     distill,
     embed,
@@ -28,6 +29,7 @@ from chainrule.cli import (
     mix,
     neighbours,
     pack,
+    report,
     rescore,
     score,
     serve,
@@ -38,6 +40,8 @@ from chainrule.cli import (
     tune,
 )
 from chainrule.cli.failures import BUG, describe, open_missing_streams, print_failure, report_bug
+from chainrule.cli.quick_start import skip_optional_imports
+from chainrule.cli.threads import with_threads
 from chainrule.cli.training_command import TrainingCommand
 
 VERBS: dict[str, dict[str, Callable[..., None]]] = {
@@ -51,6 +55,7 @@ VERBS: dict[str, dict[str, Callable[..., None]]] = {
         "compare": compare.compare,
         "mix": mix.mix,
         "tune": tune.tune,
+        "report": report.report,
     },
     "Use": {
         "generate": generate.generate,
@@ -70,6 +75,8 @@ VERBS: dict[str, dict[str, Callable[..., None]]] = {
         "pack": pack.pack,
         "unpack": pack.unpack,
         "distill": distill.distill,
+        "count": count.count,
+        "merge": count.merge,
     },
     "Inspect": {
         "models": info.models,
@@ -82,6 +89,9 @@ VERBS: dict[str, dict[str, Callable[..., None]]] = {
 
 TRAINING_VERBS = ("train", "compare")
 """The verbs that take any option of the configuration with --set."""
+
+LIGHT_VERBS = ("measure", "serve", "pack", "unpack", "models", "explain", "info", "tokenize")
+"""The verbs without --threads: they compute little, and a server has one thread for its models."""
 
 
 class VerbGroup(TyperGroup):
@@ -99,19 +109,6 @@ def _summary(function: Callable[..., None]) -> str:
     return (function.__doc__ or "").partition("\n")[0]
 
 
-app = typer.Typer(
-    name="chainrule",
-    cls=VerbGroup,
-    help="Train, evaluate and use sequence models: language models, translators, classifiers, taggers, word vectors.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-for verbs in VERBS.values():
-    for name, function in verbs.items():
-        app.command(name, cls=TrainingCommand if name in TRAINING_VERBS else None)(function)
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -120,7 +117,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
@@ -129,9 +125,32 @@ def options(
     """Train, evaluate and use sequence models: language models, translators, classifiers, taggers, word vectors."""
 
 
+def _make_app(only: str | None = None) -> typer.Typer:
+    """The command line with all verbs, or with one of them, which starts more quickly."""
+    made = typer.Typer(
+        name="chainrule",
+        cls=VerbGroup,
+        help=options.__doc__,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    made.callback()(options)
+    for verbs in VERBS.values():
+        for name, function in verbs.items():
+            if only is None or name == only:
+                verb = function if name in LIGHT_VERBS else with_threads(function)
+                made.command(name, cls=TrainingCommand if name in TRAINING_VERBS else None)(verb)
+    return made
+
+
+app = _make_app()
+
+
 def main() -> None:
     """Run a verb. An error prints one line and exits with a code of `failures`, Ctrl-C with code 130."""
     open_missing_streams()
+    skip_optional_imports()
     try:
         _run()
     except (SystemExit, KeyboardInterrupt):
@@ -144,7 +163,9 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        app(_repeat(sys.argv[1:], "--prune"))
+        arguments = _repeat(sys.argv[1:], "--prune")
+        known = any(arguments[0] in verbs for verbs in VERBS.values()) if arguments else False
+        (_make_app(arguments[0]) if known else app)(arguments)
     except SystemExit as exit_:
         reason = _exit_reason(exit_)
         if isinstance(reason, BrokenPipeError):  # the reader of the output, for example `head`, has read enough

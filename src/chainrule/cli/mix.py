@@ -25,6 +25,9 @@ def mix(
     buckets: Annotated[
         bool, typer.Option("--buckets", help="Fit separate weights for contexts seen often and rarely.")
     ] = False,
+    temperature: Annotated[
+        bool, typer.Option("--temperature", help="Also fit a temperature; scoring is then slower.")
+    ] = False,
     options: Annotated[
         list[str] | None,
         typer.Option(
@@ -51,6 +54,7 @@ def mix(
             out=out,
             caches=caches or (),
             buckets=buckets,
+            temperature=temperature,
             settings=parse_settings(options or []),
             field=field,
             note=print_note,

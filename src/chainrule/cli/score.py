@@ -12,6 +12,7 @@ from chainrule.cli.common import (
     Field,
     Json,
     LiveSettings,
+    Precision,
     RunPath,
     is_translator,
     print_json,
@@ -47,6 +48,14 @@ def score(
         Path | None,
         typer.Option(metavar="FILE", help="Write the self-attention weights of every layer and head as JSON to FILE."),
     ] = None,
+    why: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Explain token N of each line, counted from 0; -1 is the last: back-off path, shares of a mixture, "
+            "caches, attention, gates, branches of a hybrid.",
+        ),
+    ] = None,
     choices: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,6 +82,7 @@ def score(
     ] = None,
     field: Field = None,
     settings: LiveSettings = None,
+    precision: Precision = "float32",
     json: Json = False,
 ) -> None:
     """Print the log-probability of each line.
@@ -90,10 +100,10 @@ def score(
     from chainrule.text.readers import lines_in, open_texts
 
     print_warnings()
-    loaded = load(run, settings=parse_settings(settings or []))
+    loaded = load(run, settings=parse_settings(settings or []), precision=precision)
     asks = choices or prompt_file or contains_questions(file)
     unknown = UnknownWords(oov or ("spell" if asks else "unk"), oov_penalty)
-    _check_details(loaded, top, attention, asks=bool(asks), tokens=tokens)
+    _check_details(loaded, top, attention, why, asks=bool(asks), tokens=tokens, oov=oov is not None)
     if is_translator(loaded) and not asks:
         if oov is not None:
             raise ConfigError(f"--oov does not apply to {loaded.name}, a translator; leave it out")
@@ -107,13 +117,16 @@ def score(
         return
     if target is not None:
         raise loaded.missing("translate")
-    if not tokens and attention is None:
+    if not tokens and attention is None and why is None:
         for log_probs, counts in loaded.score_text(str(file), field=field, oov=unknown.kind, oov_penalty=oov_penalty):
             lines = map('{{"log_prob": {!r}, "tokens": {}}}'.format if json else "{:.4f}".format, log_probs, counts)
             print("\n".join(lines).replace(": -inf,", ": null,"), flush=True)  # JSON has no infinity
         return
     texts = open_texts([str(file)], field=field or loaded.config.data.field)
     given = lines_in(texts, any_bytes=loaded.tokenizer.any_bytes)
+    if why is not None:
+        _explain(loaded, given, why, json)
+        return
     if attention is not None:
         given = _write_attention(loaded, list(given), attention)
     if top is None:
@@ -122,7 +135,21 @@ def score(
         _print_details(loaded.inspect(given, top=top, oov=unknown.kind, oov_penalty=oov_penalty), json)
 
 
-def _check_details(run: Run, top: int | None, attention: Path | None, *, asks: bool, tokens: bool) -> None:
+def _explain(run: LanguageModelRun, lines: Iterator[str], position: int, json: bool) -> None:
+    """Print why the token at a position of each line has its probability."""
+    from chainrule.inference.why.show import show_why
+
+    for number, line in enumerate(lines):
+        found = run.why(line, position)
+        if json:
+            print_json(found.to_dict())
+        else:
+            print("\n" * (number > 0) + show_why(found), flush=True)
+
+
+def _check_details(
+    run: Run, top: int | None, attention: Path | None, why: int | None, *, asks: bool, tokens: bool, oov: bool
+) -> None:
     """Refuse options about single tokens where whole lines are not scored by a language model."""
     from chainrule.errors import ConfigError
 
@@ -130,8 +157,13 @@ def _check_details(run: Run, top: int | None, attention: Path | None, *, asks: b
         raise ConfigError(f"--top {top} shows the alternatives to every token; add --tokens, without --choices")
     if attention is not None and asks:
         raise ConfigError("--attention shows how whole lines are read; leave the choices out")
-    if is_translator(run) and (top is not None or attention is not None):
-        name = "--attention" if top is None else "--top"
+    if why is not None and (asks or tokens or oov or top is not None or attention is not None):
+        raise ConfigError(
+            f"--why {why} explains one token of each line; leave --tokens, --top, --attention, --oov and choices out"
+        )
+    given = {"--top": top, "--attention": attention, "--why": why}
+    name = next((name for name, value in given.items() if value is not None), None)
+    if is_translator(run) and name is not None:
         raise ConfigError(f"{name} does not apply to {run.name}, a translator; see chainrule translate --attention")
 
 

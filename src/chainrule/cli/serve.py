@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chainrule.cli.common import print_note
+from chainrule.cli.common import Precision, print_note
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or folders that contain runs.")]
 Memory = Annotated[
@@ -35,6 +35,7 @@ def serve(
     load: Annotated[bool, typer.Option("--load", help="Load all runs at once instead of when first used.")] = False,
     languages: Languages = None,
     max_body: Annotated[int, typer.Option(help="Maximum bytes of a request.")] = 10_000_000,
+    max_body_seconds: Annotated[float, typer.Option(help="Maximum time to send a request, in seconds.")] = 30.0,
     max_prompt_tokens: Annotated[int, typer.Option(help="Maximum number of tokens of a prompt.")] = 32_768,
     max_tokens: Annotated[int, typer.Option(help="Maximum of max_tokens of a request.")] = 4096,
     max_n: Annotated[int, typer.Option(help="Maximum of n, best_of and alternatives.")] = 16,
@@ -46,25 +47,24 @@ def serve(
     queue_tokens: Annotated[int, typer.Option(help="Tokens of requests that may wait.")] = 1_000_000,
     cors: Cors = None,
     drain: Drain = 30.0,
+    precision: Precision = "float32",
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts to the log.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log requests.")] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page over the runs in a browser.")] = False,
 ) -> None:
-    """Serve runs over HTTP: OpenAI's API, translation, labels, vectors and scores.
+    """Serve runs over HTTP: a page to look at them, OpenAI's API, translation, labels, vectors and scores.
 
     The log on standard error has one line of JSON per request. SIGTERM and Ctrl-C finish what is running.
     """
-    from chainrule.errors import ConfigError
-
-    try:
-        from chainrule.server.app import serve as make_app
-        from chainrule.server.auth import read_keys
-        from chainrule.server.limits import Limits
-        from chainrule.server.process import run_server
-    except ImportError as error:
-        raise ConfigError(f"serve needs {error.name}; install it: pip install 'chainrule[serve]'") from None
+    check_installed()
+    from chainrule.server.app import serve as make_app
+    from chainrule.server.auth import read_keys
+    from chainrule.server.limits import Limits
+    from chainrule.server.process import run_server
 
     limits = Limits(
         body=max_body,
+        body_seconds=max_body_seconds,
         prompt_tokens=max_prompt_tokens,
         tokens=max_tokens,
         n=max_n,
@@ -83,14 +83,52 @@ def serve(
         languages=dict(map(_pair, languages or [])),
         cors=cors or (),
         log=not quiet,
+        precision=precision,
         log_prompts=log_prompts,
     )
 
     def started(address: str) -> None:
         names = ", ".join(app.state.server.library.entries)
         print_note(f"serving {names} at {address}")
+        if open_page:
+            open_browser(address)
 
     run_server(app, host, port, drain=drain, load=load, started=started)
+
+
+def check_installed() -> None:
+    """Refuse to serve where the packages for it are missing."""
+    from chainrule.errors import ConfigError
+
+    try:
+        import chainrule.server.app  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"serve needs {error.name}; install it: pip install 'chainrule[serve]'") from None
+
+
+def serve_page(runs: list[Path]) -> None:
+    """Serve runs at a free port of this computer, and open the page over them, until Ctrl-C."""
+    check_installed()
+    from chainrule.server.app import serve as make_app
+    from chainrule.server.process import run_server
+
+    def started(address: str) -> None:
+        print_note(f"the page over these runs is at {address}; Ctrl-C ends it")
+        open_browser(address)
+
+    run_server(make_app(runs), "127.0.0.1", 0, drain=1.0, load=False, started=started)
+
+
+def open_browser(address: str) -> None:
+    """Open an address in the user's browser, without waiting for it; where there is none, the address is printed."""
+    import threading
+    import webbrowser
+
+    def open_address() -> None:
+        if not webbrowser.open(address):
+            print_note(f"no browser was found; open {address}")
+
+    threading.Thread(target=open_address, daemon=True).start()
 
 
 def _pair(text: str) -> tuple[str, tuple[str, str]]:

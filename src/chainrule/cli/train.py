@@ -85,6 +85,11 @@ Minutes = Annotated[
     typer.Option(help="Budget in minutes, validations included (default: 5 if no budget is given; n-grams: none)."),
 ]
 
+Log = Annotated[
+    list[str] | None,
+    typer.Option(help="Also send the metrics to a tracker: tensorboard, trackio, wandb or mlflow; repeatable."),
+]
+
 ExportTo = Annotated[
     str | None,
     typer.Option(
@@ -121,6 +126,7 @@ def train(
     field: Field = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/MODEL-TEXT).")] = None,
     export_to: ExportTo = None,
+    log: Log = None,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
@@ -155,6 +161,7 @@ def train(
             field=field,
             out=out,
             export_to=export_to,
+            log=log or (),
             settings=parse_settings(settings or []),
             listener=listener,
         )
@@ -169,6 +176,7 @@ def train(
 def _report(run: Run, verbose: bool, json: bool) -> None:
     """Print the result of the training and of the last validation."""
     measured = run.validation()
+    run.folder.write_validation(measured.to_dict())
     result = {key: run.result[key] for key in ("steps", "seconds", "parameters", "tokens_per_second", "peak_memory")}
     if json:
         further: dict[str, Any] = {key: run.result[key] for key in ("stopped", "validation") if key in run.result}

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from chainrule.cli.common import (
     MinNewTokens,
     NoRepeatNgramSize,
     NoUnk,
+    Precision,
     RepetitionPenalty,
     RunPath,
     print_json,
@@ -84,6 +86,10 @@ CopyUnknown = Annotated[
 Attention = Annotated[
     Path | None, typer.Option(help="Write the attention weights to this file, one JSON object per line.")
 ]
+Trace = Annotated[
+    Path | None,
+    typer.Option(help="Write what the beam kept and pruned at every step to this file, one JSON object per line."),
+]
 Draft = Annotated[
     str | None,
     typer.Option(help="Speed up greedy search with drafts of another run or of lookup; the output is unchanged."),
@@ -113,6 +119,7 @@ def translate(
     split: Split = False,
     copy_unknown: CopyUnknown = True,
     attention: Attention = None,
+    trace: Trace = None,
     batch_size: BatchSize = 32,
     mode: Mode = "ar",
     lengths: Lengths = 1,
@@ -120,6 +127,7 @@ def translate(
     draft: Draft = None,
     draft_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per draft.")] = 8,
     settings: LiveSettings = None,
+    precision: Precision = "float32",
     json: Json = False,
 ) -> None:
     """Translate a text line by line.
@@ -150,19 +158,23 @@ def translate(
         "prefix": prefix,
         "copy_unknown": copy_unknown,
         "attention": attention is not None,
+        "trace": trace is not None,
         "batch_size": 1 if str(file) == "-" and sys.stdin.isatty() else batch_size,
     }
-    loaded = load_for("translate", TranslatorRun, run, settings=parse_settings(settings or []))
-    others = [load_for("translate", TranslatorRun, path) for path in ensemble or []]
+    loaded = load_for("translate", TranslatorRun, run, settings=parse_settings(settings or []), precision=precision)
+    others = [load_for("translate", TranslatorRun, path, precision=precision) for path in ensemble or []]
     print_warnings()
     first: list[str] = []
     with ExitStack() as files:
         attention_file = files.enter_context(_open_for_writing(attention)) if attention else None
+        trace_file = files.enter_context(_open_for_writing(trace)) if trace else None
         lines = _keep_first(read_lines(file), first)
         for number, best in enumerate(_with_progress(loaded.translate_lines(lines, together=others, **search), file)):
             _print(number, best, n_best, json)
             if attention_file:
-                _write_attention(attention_file, best[0])
+                _write_record(attention_file, _attention_record(best[0]))
+            if trace_file:
+                _write_record(trace_file, _trace_record(best[0]))
     if (draft is not None or mode == "draft") and any(first):
         _print_speed_up(loaded, first, search)
 
@@ -204,13 +216,13 @@ def given_options(options: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _open_for_writing(path: Path) -> Iterator[IO[str]]:
-    """Open a text file for writing, in a folder that is created if needed."""
-    from chainrule.base.files import disk_errors
+    """Open a text file for writing; it takes its place when all is written."""
+    from chainrule.base.files import file_atomically
 
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
-            yield file
+    with file_atomically(path) as plain:
+        file = TextIOWrapper(plain, encoding="utf-8")
+        yield file
+        file.detach()  # flushes, and leaves `plain` open
 
 
 def _with_progress(results: Iterator[list[Translation]], file: Path) -> Iterator[list[Translation]]:
@@ -241,7 +253,8 @@ def _with_progress(results: Iterator[list[Translation]], file: Path) -> Iterator
 def _print(number: int, best: list[Translation], n_best: int, json: bool) -> None:
     if json:
         records = [{"text": one.text, "score": one.score, "log_prob": one.log_prob} for one in best]
-        print_json({"id": number, **records[0], **({"n_best": records} if n_best else {})})
+        passes = {"passes": best[0].passes}
+        print_json({"id": number, **records[0], **passes, **({"n_best": records} if n_best else {})})
     elif n_best:
         for one in best:
             print(f"{number} ||| {one.text} ||| {one.score:.6f}", flush=True)
@@ -249,10 +262,18 @@ def _print(number: int, best: list[Translation], n_best: int, json: bool) -> Non
         print(best[0].text, flush=True)
 
 
-def _write_attention(file: IO[str], best: Translation) -> None:
+def _attention_record(best: Translation) -> dict[str, Any]:
     from dataclasses import asdict
+
+    return asdict(best.attention) if best.attention else {"source": [], "target": [], "weights": []}
+
+
+def _trace_record(best: Translation) -> dict[str, Any]:
+    return best.trace.to_dict() if best.trace else {"prefix": [], "nodes": []}
+
+
+def _write_record(file: IO[str], record: dict[str, Any]) -> None:
     from json import dumps
 
-    record = asdict(best.attention) if best.attention else {"source": [], "target": [], "weights": []}
     file.write(dumps(record, ensure_ascii=False) + "\n")
     file.flush()

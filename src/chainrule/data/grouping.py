@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from chainrule.base.arrays import Array
+from chainrule.base.forking import map_shared
 
 T = TypeVar("T")
 
@@ -68,11 +69,18 @@ def consecutive(lengths: Sequence[int] | Array, *, max_tokens: int, max_rows: in
     return [slice(begin, end) for begin, end in zip(cuts, [*cuts[1:], len(sizes)], strict=True) if begin < end]
 
 
-def map_batches(batches: Iterable[list[int]], compute: Callable[[list[int]], Iterable[T]]) -> list[T]:
-    """Compute the results of each batch of indices; return the results of all items in the order of the items."""
-    results: dict[int, T] = {}
-    for batch in batches:
-        results.update(zip(batch, compute(batch), strict=True))
+def map_batches(
+    batches: Iterable[list[int]], compute: Callable[[list[int]], Iterable[T]], model: object | None = None
+) -> list[T]:
+    """Compute the results of each batch of indices; return the results of all items in the order of the items.
+
+    `model` is the model that `compute` uses if several processes may share the batches: where one batch depends on no
+    other, and all that remains of `compute` is its result.
+    """
+    every, results = list(batches), dict[int, T]()
+    computed = map(compute, every) if model is None else map_shared(model, every, lambda batch: list(compute(batch)))
+    for batch, found in zip(every, computed, strict=True):
+        results.update(zip(batch, found, strict=True))
     return [results[index] for index in range(len(results))]
 
 

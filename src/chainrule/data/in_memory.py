@@ -335,3 +335,16 @@ def _json_value(value: Any, row: int, name: str) -> Any:
     if isinstance(found, bool) or not isinstance(found, str | int):
         raise _no_text(found, f"row {row} of '{name}'", "a text or a label (a string or a whole number)")
     return found
+
+
+def several_texts(texts: Texts) -> list[str]:
+    """The texts, which must be several strings; a table or matrix of one column counts as its column."""
+    if isinstance(texts, str):
+        raise DataError("got one string; expected a list or column of texts; give [text]")
+    one_column = not isinstance(texts, dict) and len(column_names(texts) or ()) == 1
+    if one_column or (isinstance(texts, np.ndarray) and texts.ndim == 2 and texts.shape[1] == 1):
+        texts = np.asarray(texts)[:, 0]
+    found = list(texts_in(texts))
+    if not found:
+        raise DataError("got no texts; expected at least one; give a list or column of texts")
+    return found

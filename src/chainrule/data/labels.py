@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from chainrule.data.grouping import by_length
 from chainrule.data.rows import Indices, Rows
-from chainrule.errors import ConfigError, DataError, unknown_name
+from chainrule.errors import ConfigError, unknown_name
 from chainrule.text.formats.labels import Labels
 from chainrule.text.tokenizers.base import Ids
 from chainrule.types import Batch, Source
@@ -55,7 +55,7 @@ class Examples(Protocol):
         """To be predicted: the label of each text, P, or 0 and 1 for each label, PC, or the tag of each word, N."""
         ...
 
-    def scatter(self, predicted: NDArray[np.int64], indices_B: Indices, chosen: NDArray[np.int64]) -> None:
+    def scatter(self, predicted: NDArray[Any], indices_B: Indices, chosen: NDArray[Any]) -> None:
         """Write the predictions of a batch to their places in `predicted`, an array like the targets."""
         ...
 
@@ -131,7 +131,7 @@ class LabelledTexts:
         targets = self._targets(np.arange(len(self)))
         return targets if self.labels.multiple else targets[:, 0]
 
-    def scatter(self, predicted: NDArray[np.int64], indices_B: Indices, chosen: NDArray[np.int64]) -> None:
+    def scatter(self, predicted: NDArray[Any], indices_B: Indices, chosen: NDArray[Any]) -> None:
         predicted[indices_B] = chosen if self.labels.multiple else chosen[:, 0]
 
 
@@ -162,26 +162,19 @@ class LabelBatches:
         batch_size: int,
         *,
         seed: int = 0,
-        rank: int = 0,
-        world: int = 1,
         shuffled: bool = True,
     ) -> None:
         self.examples, self.indices_P, self.batch_size = examples, indices_P, batch_size
-        self.seed, self.rank, self.world, self.shuffled = seed, rank, world, shuffled
+        self.seed, self.shuffled = seed, shuffled
         self.lengths_P = examples.lengths()[indices_P]
-        self.per_epoch = -(-len(indices_P) // batch_size) // world
-        if not self.per_epoch:
-            raise DataError(
-                f"{len(indices_P)} texts in batches of {batch_size} are too few for {world} processes; start fewer "
-                "processes or lower training.batch_size."
-            )
+        self.per_epoch = -(-len(indices_P) // batch_size)
         self._epoch: tuple[int, list[Indices]] = (-1, [])
 
     def batch(self, index: int) -> tuple[Batch, bool]:
         epoch, place = divmod(index, self.per_epoch)
         if self._epoch[0] != epoch:
             self._epoch = (epoch, self.groups(epoch))
-        return self.examples.batch(self._epoch[1][place * self.world + self.rank]), True
+        return self.examples.batch(self._epoch[1][place]), True
 
     def groups(self, epoch: int = 0) -> list[Indices]:
         """The indices of the examples of each batch."""

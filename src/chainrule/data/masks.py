@@ -156,8 +156,6 @@ class MaskedBatches:
         masking: Masking,
         eos: int,
         seed: int,
-        rank: int = 0,
-        world: int = 1,
         first: int | None = None,
     ) -> None:
         if len(tokens) < 2:
@@ -165,14 +163,14 @@ class MaskedBatches:
                 f"a text of {plural(len(tokens), 'token')} is too short to mask a token and predict it from others; "
                 "give more text, also for validation"
             )
-        self.blocks = BlockBatches(tokens, batch_size, length, eos=eos, seed=seed, rank=rank, world=world)
+        self.blocks = BlockBatches(tokens, batch_size, length, eos=eos, seed=seed)
         self.per_epoch, self.masking, self.seed, self.first = self.blocks.per_epoch, masking, seed, first
 
     def batch(self, index: int) -> tuple[Batch, bool]:
         tokens_BT = self.blocks.batch(index)[0].inputs_BT.numpy()
         # A separate stream: the seeds of blocks have two numbers, and those of spans end in 1.
         rng = np.random.default_rng([self.seed, index, 2])
-        draws = Draws.of(rng, self.blocks.rows, self.blocks.length).part(self.blocks.mine)
+        draws = Draws.of(rng, self.blocks.rows, self.blocks.length)
         return masked_batch(tokens_BT, self.masking, draws, self.first), True
 
 

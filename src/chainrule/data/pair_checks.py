@@ -1,4 +1,4 @@
-"""Signs that the files of pairs are not what they should be: swapped, out of step, or of one language.
+"""Signs that the files of pairs are not what they should be: swapped, out of step, of unlike lengths, of one language.
 
 Lines that belong together have related lengths; a shift by a few lines, or the order reversed, shows in a higher
 correlation of the lengths there. Two texts of one language have similar frequencies of short character sequences, so
@@ -37,6 +37,21 @@ REVERSED = 0
 RELATED = 0.5
 """A correlation of lengths above which lines belong together. Translations have more, except of short phrases."""
 
+USUAL = 2.5
+"""Translations are at most this many times as long as their sources, or as much shorter."""
+
+UNLIKE = 5
+"""Files whose typical length ratio is beyond this, or as much below, are reported unless the lengths are related."""
+
+UNUSUAL = 8
+"""A pair is an outlier if its length ratio is this many times the median, or as much smaller."""
+
+LONG = 20
+"""Tokens of the longer side of an outlier; the ratios of shorter lines vary."""
+
+SHARE, FEW = 0.02, 5
+"""Share and number of outliers up to which there is no warning."""
+
 Lengths = NDArray[np.float64]
 
 
@@ -47,7 +62,8 @@ def check_pairs(pairs: Pairs, store: PairStore, train: Pairs | None = None) -> l
     aligned = check_alignment(source_P, target_P, title) or check_alignment(
         source_P[-SAMPLE:], target_P[-SAMPLE:], f"the last {SAMPLE:,} lines of {title}"
     )
-    return [*aligned, *(check_languages(pairs) if train is None else check_direction(pairs, train))]
+    lengths = check_lengths(source_P, target_P, title)
+    return [*aligned, *lengths, *(check_languages(pairs) if train is None else check_direction(pairs, train))]
 
 
 def title_of(pairs: Pairs) -> str:
@@ -74,9 +90,33 @@ def check_alignment(sources_P: Indices, targets_P: Indices, title: str) -> list[
     if others[best] > max(here, 0.2) + chance:
         return [f"{title} seem to be {_order(best)}: {found}, and of {others[best]:.2f} {_remedy(best)}"]
     ratio = np.exp(target_P.mean() - source_P.mean())
-    if abs(here) < min(0.1, chance) and 0.4 < ratio < 2.5:
+    if abs(here) < min(0.1, chance) and 1 / USUAL < ratio < USUAL:
         return [f"{title} seem not to match line by line: {found}; that of translations is above {RELATED}"]
     return []
+
+
+def check_lengths(sources_P: Indices, targets_P: Indices, title: str) -> list[str]:
+    """A warning if one side is far longer than translations are, and one if the ratio of some pairs is far off."""
+    source_P, target_P = np.log1p(sources_P), np.log1p(targets_P)
+    if len(source_P) < LEAST or min(source_P.std(), target_P.std()) < 0.1:
+        return []  # lines of one length, for example labels
+    ratio_P, warnings = target_P - source_P, []
+    usual = float(np.exp(np.median(ratio_P)))
+    # Where the lengths are related, a large ratio belongs to the task, for example digits and their names.
+    if not 1 / UNLIKE < usual < UNLIKE and correlation(source_P, target_P) < RELATED:
+        longer, factor = ("target", usual) if usual > 1 else ("source", 1 / usual)
+        warnings.append(
+            f"{title} have unlike lengths: the {longer} is typically {factor:.1f} times as long in tokens, and "
+            f"translations at most {USUAL} times; check that the files belong together"
+        )
+    far_P = np.abs(ratio_P - np.median(ratio_P)) > np.log(UNUSUAL)
+    outliers = np.flatnonzero(far_P & (np.maximum(sources_P, targets_P) >= LONG))
+    if len(outliers) > max(FEW, SHARE * len(ratio_P)):
+        warnings.append(
+            f"{len(outliers) / len(ratio_P):.1%} of the pairs in {title} have a length ratio {UNUSUAL} times larger or "
+            f"smaller than usual, the first in line {outliers[0] + 1:,}; they are probably no translations: remove them"
+        )
+    return warnings
 
 
 def _order(lag: int) -> str:

@@ -99,24 +99,16 @@ class PairBatches:
         max_tokens: int,
         *,
         seed: int,
-        rank: int = 0,
-        world: int = 1,
         shuffled: bool = True,
     ) -> None:
         self.store, self.seed, self.shuffled = store, seed, shuffled
-        self.rank, self.world = rank, world
         self.lengths_2P = np.stack([store.target_rows.lengths_P[indices_P], store.source_rows.lengths_P[indices_P]]) + 1
         self.indices_P = indices_P
         order_P = self._order(0)
         lengths_P = self.lengths_2P[:, order_P].max(0)
         _check_longest(int(lengths_P[-1]), max_tokens)
         self.slices = consecutive(lengths_P, max_tokens=max_tokens)
-        self.per_epoch = len(self.slices) // world
-        if not self.per_epoch:
-            raise DataError(
-                f"{plural(len(indices_P), 'pair')} make {plural(len(self.slices), 'batch', 'batches')}, too few for "
-                f"{world} processes; start fewer processes or lower training.max_tokens."
-            )
+        self.per_epoch = len(self.slices)
         self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] = (-1, order_P, order_P)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
@@ -131,7 +123,7 @@ class PairBatches:
             rng = np.random.default_rng([self.seed, epoch, 1])
             batches = rng.permutation(len(self.slices)) if self.shuffled else np.arange(len(self.slices))
             self._epoch = (epoch, self._order(epoch), batches)
-        number = self._epoch[2][place * self.world + self.rank]
+        number = self._epoch[2][place]
         rows_B = self._epoch[1][self.slices[number]]
         return pair_batch(self.store, self.indices_P[rows_B]), True
 

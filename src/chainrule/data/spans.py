@@ -77,7 +77,7 @@ def _split(tokens_BT: Array, segment_BT: Array, first_sentinel: int) -> tuple[Ar
 class SpanBatches:
     """Blocks of T tokens in random order, each once per epoch, with other spans each time, for encoder-decoders.
 
-    Batch `index` is a function of `index`, and over all processes together the same for any number of them.
+    Batch `index` is a function of `index`.
     """
 
     def __init__(
@@ -88,14 +88,12 @@ class SpanBatches:
         *,
         eos: int,
         seed: int,
-        rank: int,
-        world: int,
         noise: float,
         mean_span: float,
         first_sentinel: int,
         sentinels: int,
     ) -> None:
-        self.blocks = BlockBatches(tokens, batch_size, length, eos=eos, seed=seed, rank=rank, world=world)
+        self.blocks = BlockBatches(tokens, batch_size, length, eos=eos, seed=seed)
         self.per_epoch, self.eos, self.seed, self.first_sentinel = self.blocks.per_epoch, eos, seed, first_sentinel
         if self.blocks.length < 2:
             raise DataError(
@@ -108,7 +106,7 @@ class SpanBatches:
     def batch(self, index: int) -> tuple[Batch, bool]:
         tokens_BT = self.blocks.batch(index)[0].inputs_BT.numpy()
         rng = np.random.default_rng([self.seed, index, 1])  # a separate stream: the seeds of blocks have two numbers
-        segment_BT = segments(self.blocks.rows, self.blocks.length, self.counts, rng)[self.blocks.mine]
+        segment_BT = segments(self.blocks.rows, self.blocks.length, self.counts, rng)
         source_BS, target_BT = (self._tensor(side) for side in _split(tokens_BT, segment_BT, self.first_sentinel))
         ended_BS, ended_BT = (torch.cat([side, self._eos(len(side))], 1) for side in (source_BS, target_BT))
         inputs_BT = torch.cat([self._eos(len(target_BT)), target_BT], 1)

@@ -12,6 +12,7 @@ text is evaluated, not when it is trained on, so it is measured on first use.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 import weakref
@@ -25,13 +26,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from chainrule.base.cache import default_cache, temporary_cache, usable
+from chainrule.base.cache import cache_limit, default_cache, evict, temporary_cache, touch, usable
 from chainrule.base.devices import physical_cores
 from chainrule.base.files import folder_atomically, write_atomically
 from chainrule.base.parallel import ordered_map
 from chainrule.base.progress import Progress
 from chainrule.errors import DataError
-from chainrule.text.coding.residue import ResidueMeter
+from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.readers import Texts
 from chainrule.text.splitting import cut_text
 from chainrule.text.tokenizers.base import Ids, Tokenizer
@@ -130,15 +131,26 @@ def open_store(
     wanted = cache or default_cache()
     kept = usable(wanted)
     root = kept or temporary_cache(wanted)
-    folder = root / _key(VERSION, texts.fingerprint(), tokenizer.fingerprint)
+    folder, limit = root / _key(VERSION, texts.fingerprint(), tokenizer.fingerprint), cache_limit()
+    try:
+        store = _open(folder, texts, tokenizer, progress)
+    except FileNotFoundError:  # another process made room in the cache at this moment
+        store = _open(folder, texts, tokenizer, progress)
+    touch(folder)
+    if limit is not None:
+        evict([info.parent for info in root.glob(f"*/{INFO}")], folder, limit)
+    if kept is None:
+        weakref.finalize(store, shutil.rmtree, root, ignore_errors=True)
+    return store
+
+
+def _open(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress | None) -> TokenStore:
+    """The store in a folder, which is written unless it is there."""
     info = _read_info(folder, len_counts=tokenizer.vocab_size)
     if info is None:
         with folder_atomically(folder) as building:
             info = _write(building, texts, tokenizer, progress)
-    store = TokenStore(folder, info, texts, tokenizer)
-    if kept is None:
-        weakref.finalize(store, shutil.rmtree, root, ignore_errors=True)
-    return store
+    return TokenStore(folder, info, texts, tokenizer)
 
 
 def usable_cache() -> Path:
@@ -220,7 +232,9 @@ def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress 
             if progress:
                 done += len(block.text.encode(errors="surrogateescape"))
                 progress(done, texts.size)
-    np.save(folder / COUNTS, counts_V, allow_pickle=False)
+    content = io.BytesIO()
+    np.save(content, counts_V, allow_pickle=False)  # into a file, numpy would not report a full disk
+    (folder / COUNTS).write_bytes(content.getbuffer())
     info = StoreInfo(
         version=VERSION,
         tokens=int(counts_V.sum()),

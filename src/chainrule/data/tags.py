@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,7 +88,7 @@ class TaggedWords:
     def targets(self) -> NDArray[np.int64]:
         return self.labels.ids_N.astype(np.int64)
 
-    def scatter(self, predicted: NDArray[np.int64], indices_B: Indices, chosen: NDArray[np.int64]) -> None:
+    def scatter(self, predicted: NDArray[Any], indices_B: Indices, chosen: NDArray[Any]) -> None:
         begins_B, ends_B = (side_P[indices_B] for side_P in self._pieces)
         row_M, place_M = _enumerate(ends_B - begins_B)
         predicted[begins_B[row_M] + place_M] = chosen[row_M, place_M]

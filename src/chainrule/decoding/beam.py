@@ -17,7 +17,7 @@ is exhaustive search.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,12 +57,13 @@ def beam_search(
     max_new_tokens: int | Sequence[int] | Tensor,
     length_penalty: float = LENGTH_PENALTY,
     num_return_sequences: int = 1,
+    observer: Observer | None = None,
 ) -> list[list[Hypothesis]]:
     """Continue B prompts -> for each, at most num_return_sequences hypotheses, best first.
 
     `prompt_BT` (T ≥ 1; its first token is usually `eos`) is read after `state`, which is `stepper.start(B)` or that of
     an encoded source. `eos` None: nothing ends before the limit. `max_new_tokens` is one limit for all prompts, or B
-    limits.
+    limits. An `observer` is called with every step; it changes nothing.
     """
     limits = _limits(max_new_tokens, len(prompt_BT))
     check_beam(beams, length_penalty, num_return_sequences)
@@ -71,7 +72,7 @@ def beam_search(
     log_probs_RV, state = stepper.prefill(state, prompt_BT)
     beam = _Beam(log_probs_RV, eos, beams, limits, length_penalty, num_return_sequences)
     while True:
-        link = beam.advance(log_probs_RV)
+        link = beam.advance(log_probs_RV, observer)
         if link is None:
             return beam.hypotheses()
         if not (len(link.row_R) == len(log_probs_RV) and torch.equal(link.row_R, beam.identity(len(link.row_R)))):
@@ -125,6 +126,19 @@ class Link(NamedTuple):
 
     row_R: Tensor
     token_R: Tensor
+
+
+class BeamStep(NamedTuple):
+    """One step, as an observer sees it: the candidates of the prompts that are searched, and those that stay open."""
+
+    prompt_A: Tensor  # indices into the B prompts
+    candidates: Candidates
+    ended_AM: Tensor  # whether a candidate ends
+    link: Link | None  # the rows of the next step; None: the search has ended
+    vocab_size: int  # a cell is row · vocab_size + token
+
+
+Observer = Callable[[BeamStep], None]
 
 
 def best_continuations(log_prob_AW: Tensor, log_probs_RV: Tensor, count: int) -> Candidates:
@@ -193,9 +207,9 @@ class _Beam:
         """0, 1, …, rows - 1."""
         return self._identity[:rows]
 
-    def advance(self, log_probs_RV: Tensor) -> Link | None:
+    def advance(self, log_probs_RV: Tensor, observer: Observer | None = None) -> Link | None:
         """Take one step given log p(. | prefix) of the rows -> the rows to continue, or None at the end."""
-        length = len(self.links) + 1
+        length, prompt_A = len(self.links) + 1, self.prompt_A
         # With a beam of 1, the best continuation either ends the search or stays open.
         count = 2 * self.beams if self.beams > 1 else 1
         candidates = best_continuations(self.log_prob_AW, log_probs_RV, count)
@@ -203,7 +217,10 @@ class _Beam:
         if length >= self.min_limit:
             ended_AM |= (self.limit_A == length)[:, None]
         self._finish(candidates, ended_AM, length)
-        return self._continue(candidates, ended_AM, length)
+        link = self._continue(candidates, ended_AM, length)
+        if observer is not None:
+            observer(BeamStep(prompt_A, candidates, ended_AM, link, self.V))
+        return link
 
     def _finish(self, candidates: Candidates, ended_AM: Tensor, length: int) -> None:
         """Record the hypotheses that ended among the first K candidates."""

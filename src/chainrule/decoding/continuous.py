@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from chainrule.base.devices import device_of
 from chainrule.base.lazy import torch
 from chainrule.base.modes import evaluating
-from chainrule.base.states import join_states, state_form
+from chainrule.base.states import join_states, separate_rows, state_form
 from chainrule.types import State, Stepper
 
 if TYPE_CHECKING:
@@ -150,7 +150,12 @@ class ContinuousBatch:
         return group
 
     def _spread(self, state: State, places: list[int]) -> State:
-        return self.stepper.select(state, torch.tensor(places, device=self.device))
+        """The rows at these places, each stored separately.
+
+        Copies of one row may share what they have read, as the beams of a sentence do, and attention then adds in
+        another order than for rows of different texts.
+        """
+        return separate_rows(self.stepper.select(state, torch.tensor(places, device=self.device)))
 
 
 def rows_are_independent(stepper: Stepper, rows: int) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from chainrule.base.arrays import Array
 from chainrule.base.devices import device_of
 from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
@@ -22,7 +23,7 @@ from chainrule.data.batches import to_device
 from chainrule.data.labels import Examples, LabelBatches
 from chainrule.data.rows import Indices
 from chainrule.evaluation.measurement import Measurement
-from chainrule.models.classifier import LabelModel
+from chainrule.models.classifier import Classifier, LabelModel
 
 ROWS = 64
 """Texts that are read together."""
@@ -44,6 +45,15 @@ class Predictions(NamedTuple):
     predicted: LabelArray  # shaped like the targets; UNREAD where no label was predicted
 
 
+class LabelledItems(NamedTuple):
+    """Labelled data with what a model predicts for it."""
+
+    examples: Any  # LabelledTexts or TaggedWords
+    indices_P: Indices  # the examples that were labelled
+    predictions: Predictions
+    evaluation: Any  # a ClassEvaluation or a TagEvaluation
+
+
 def predict(
     model: LabelModel, examples: Examples, indices_P: Indices | None = None, progress: Progress | None = None
 ) -> Predictions:
@@ -62,6 +72,19 @@ def predict(
             if progress:
                 progress(done, len(indices_P))
     return Predictions(nats, items, predicted)
+
+
+def label_probabilities(model: Classifier, examples: Examples, indices_P: Indices, labels: int) -> Array:
+    """p of each label of each of some texts, in their order -> PC, float64."""
+    places_P = np.full(len(examples), -1)
+    places_P[indices_P] = np.arange(len(indices_P))
+    probabilities_PC = np.zeros((len(indices_P), labels))
+    device = device_of(model)
+    with evaluating(model):
+        for group in LabelBatches(examples, indices_P, ROWS, shuffled=False).groups():
+            outputs = model(to_device(examples.batch(group), device))
+            probabilities_PC[places_P[group]] = model.probabilities(outputs).double().cpu().numpy()
+    return probabilities_PC
 
 
 # Scores

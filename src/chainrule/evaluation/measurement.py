@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from chainrule.base.results import make_frame
-from chainrule.base.tables import show_fields
+from chainrule.base.html import table
+from chainrule.base.results import json_value, make_frame
+from chainrule.base.tables import show_fields, show_value
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the exact values of all fields for JSON, which has no infinity and no NaN: these become None."""
-        return {name: _json_value(value) for name, value in asdict(self).items()}
+        return {name: json_value(value) for name, value in asdict(self).items()}
 
     @property
     def caution(self) -> str:
@@ -39,17 +39,14 @@ class Measurement:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return [{name: value for name, value in values.items() if not isinstance(value, dict | list)}]
 
+    def _repr_html_(self) -> str:
+        """Return the figures as a table for notebooks."""
+        rows = [(name.replace("_", " "), show_value(name, value)) for name, value in self.figures().items()]
+        return table(("measure", "value"), rows)
+
     def to_pandas(self) -> Any:
         """Return `rows` as a pandas frame."""
         return make_frame(self.rows())
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _json_value(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_json_value(part) for part in value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _interval(value: Any) -> Any:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from chainrule.base.arrays import Array
 from chainrule.base.devices import device_of
 from chainrule.base.modes import evaluating
 from chainrule.data.batches import to_device
@@ -141,15 +142,33 @@ def score_targets(model: Translator, store: PairStore, unk: int | None) -> Targe
 
 def _score_batch(model: Translator, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """log p of the targets without padding, the targets, and whether each is the most probable token -> N each."""
+    parts = [
+        (log_probs_MV.gather(1, targets_M[:, None])[:, 0], targets_M, log_probs_MV.argmax(1) == targets_M)
+        for log_probs_MV, targets_M in _distributions(model, batch)
+    ]
+    log_probs, targets, correct = zip(*parts, strict=True)
+    return torch.cat(log_probs), torch.cat(targets), torch.cat(correct)
+
+
+def _distributions(model: Translator, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    """The distributions before the targets without padding, some at a time, and the targets -> MV, M."""
     assert batch.weights_BT is not None
     kept_BT = batch.weights_BT > 0
     hidden_ND, targets_N = model(batch).hidden_BTD[kept_BT], batch.targets_BT[kept_BT]
-    parts = []
     for hidden_MD, targets_M in zip(hidden_ND.split(CHUNK), targets_N.split(CHUNK), strict=True):
-        log_probs_MV = model.output.log_probs(hidden_MD)
-        parts.append((log_probs_MV.gather(1, targets_M[:, None])[:, 0], log_probs_MV.argmax(1) == targets_M))
-    log_probs, correct = zip(*parts, strict=True)
-    return torch.cat(log_probs), targets_N, torch.cat(correct)
+        yield model.output.log_probs(hidden_MD), targets_M
+
+
+def target_distributions(model: Translator, store: PairStore, most: int) -> Iterator[tuple[Array, Array]]:
+    """The probabilities before about the first `most` target tokens of pairs, and the tokens -> MV, M."""
+    done = 0
+    with evaluating(model):
+        for batch in _ordered_batches(model, store):
+            for log_probs_MV, targets_M in _distributions(model, batch):
+                yield log_probs_MV.double().exp().cpu().numpy(), targets_M.cpu().numpy()
+                done += len(targets_M)
+            if done >= most:
+                return
 
 
 def score_rows(model: Translator, store: PairStore) -> Iterator[tuple[list[int], list[float]]]:
@@ -197,4 +216,4 @@ def translate_greedily(
 
     with evaluating(model):
         batches = by_length([len(row) for row in sources], max_rows=rows, longest_first=False)
-        return map_batches(batches, translate)
+        return map_batches(batches, translate, model)

@@ -11,17 +11,22 @@ grow with the text. Sums are in double precision. Functions return sums and coun
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from chainrule.base.arrays import Array
+from chainrule.base.devices import threads
+from chainrule.base.forking import is_worth_sharing, side_by_side, workers_for
 from chainrule.base.modes import evaluating
-from chainrule.base.over_arrays import over_arrays
+from chainrule.base.over_arrays import native_arrays, over_arrays
 from chainrule.base.progress import Progress
 from chainrule.evaluation.tracks import choose_tracks, cut_tracks
-from chainrule.types import StreamScorer
+from chainrule.types import State, StreamScorer
 
 CHUNK = 256
 """Columns scored at once, unless the model states its own number."""
@@ -74,18 +79,57 @@ def score_stream(
 ) -> Iterator[ScoredTokens]:
     """Yield every token of the stream once with its log-probability, one chunk of all tracks at a time."""
     layout = cut_tracks(len(tokens), choose_tracks(model, len(tokens)) if tracks is None else tracks)
-    arrays = over_arrays(model)
-    state, done = arrays.start(layout.count), 0
-    for begin, end in layout.chunks(chunk or model.chunk or CHUNK):
-        tokens_BT = layout.read(tokens, begin, end, eos)
-        log_probs_BT, state = arrays.score(tokens_BT, state)
+    chunks, done = list(layout.chunks(chunk or model.chunk or CHUNK)), 0
+    scored = _score_tracks(model, lambda begin, end: layout.read(tokens, begin, end, eos), chunks, layout.count)
+    for (begin, end), log_probs_BT in zip(chunks, scored, strict=True):
         # Only the last column can lack rows, and no token follows the padding there.
         whole = end - begin - (layout.rows_at(end - 1) < layout.count)
+        tokens_BT = layout.read(tokens, begin, end, eos)
         piece = [unpadded(part, whole, layout.rows_at(end - 1)) for part in (tokens_BT, log_probs_BT)]
         yield ScoredTokens(*piece)
         done += len(piece[0])
         if progress:
             progress(done, len(tokens))
+
+
+def _score_tracks(
+    model: StreamScorer, read: Callable[[int, int], Array], chunks: Sequence[tuple[int, int]], rows: int
+) -> Iterator[Array]:
+    """log p of all tracks, a chunk at a time -> BT; several processes share the tracks if there is much to score.
+
+    `read` gives the tokens of all tracks between two columns.
+    """
+    arrays = over_arrays(model)
+    state, seconds = arrays.start(rows), list[float]()
+
+    def score(share: Array, state: State, chunks: Sequence[tuple[int, int]]) -> Iterator[Array]:
+        for begin, end in chunks:
+            log_probs_BT, state = arrays.score(read(begin, end)[share], state)
+            yield log_probs_BT
+
+    for number, (begin, end) in enumerate(chunks):
+        if rows > 1 and native_arrays(model) is None and is_worth_sharing(model, seconds, len(chunks) - number):
+            shares = np.array_split(np.arange(rows), min(rows, workers_for(model)))
+            states = [arrays.select(state, share) for share in shares]
+            streams = [partial(score, *part, chunks[number:]) for part in zip(shares, states, strict=True)]
+            yield from map(np.concatenate, side_by_side(streams))
+            return
+        with threads(1) if not seconds else nullcontext():
+            began = time.perf_counter()
+            log_probs_BT, state = arrays.score(read(begin, end), state)
+            seconds.append(time.perf_counter() - began)
+        yield log_probs_BT
+
+
+def stream_order(model: StreamScorer, tokens: int) -> Array:
+    """The place in a stream of `tokens` tokens of each token, in the order in which `score_stream` yields them -> N."""
+    layout = cut_tracks(tokens, choose_tracks(model, tokens))
+    places_N = np.arange(tokens)
+    found = []
+    for begin, end in layout.chunks(model.chunk or CHUNK):
+        rows = layout.rows_at(end - 1)
+        found.append(unpadded(layout.read(places_N, begin, end, -1), end - begin - (rows < layout.count), rows))
+    return np.concatenate(found) if found else places_N
 
 
 def unpadded(part_BT: Array, whole: int, last: int) -> Array:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -26,6 +27,21 @@ SEED = 12345
 
 _TIE = 1e-9  # scores of equal counts may differ in their last bits
 _CELLS = 1 << 22  # cells of the matrix of resamples that are held at once
+
+
+class SummedScore(Protocol):
+    """A score that is a function of statistics summed over the items of a test set."""
+
+    def scores(self, sums_KF: Array) -> Array:
+        """The score of each of K rows of summed statistics -> K."""
+        ...
+
+
+class Ratio:
+    """The first statistic over the second: bits per byte, or the share of correct labels."""
+
+    def scores(self, sums_KF: Array) -> Array:
+        return np.asarray(sums_KF[:, 0] / sums_KF[:, 1])
 
 
 @dataclass(frozen=True)
@@ -75,8 +91,35 @@ def compare_systems(
 ) -> PairedResult:
     """Test whether two systems differ in a metric by more than the choice of sentences explains."""
     table_a_PF, table_b_PF = (metric.table(outputs, references) for outputs in (outputs_a, outputs_b))
-    a = metric.corpus_score(outputs_a, references, table_a_PF)
-    b = metric.corpus_score(outputs_b, references, table_b_PF)
+    drawn = resamples if test == "randomization" else None
+    return compare_tables(
+        name,
+        metric,
+        (table_a_PF, table_b_PF),
+        (
+            metric.corpus_score(outputs_a, references, table_a_PF),
+            metric.corpus_score(outputs_b, references, table_b_PF),
+        ),
+        signature=metric.signature(len(references), seed, bs=resamples, ar=drawn),
+        test=test,
+        resamples=resamples,
+        seed=seed,
+    )
+
+
+def compare_tables(
+    name: str,
+    metric: SummedScore,
+    tables: tuple[Array, Array],
+    scores: tuple[float, float],
+    *,
+    signature: str,
+    test: str = "bootstrap",
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> PairedResult:
+    """Test whether two systems, given by their statistics of the same items, PF each, and their scores, differ."""
+    (table_a_PF, table_b_PF), (a, b) = tables, scores
     scores_a_K, scores_b_K = bootstrap(metric, [table_a_PF, table_b_PF], resamples, seed)
     if test == "bootstrap":
         distances_K = np.abs(scores_b_K - scores_a_K)
@@ -91,13 +134,13 @@ def compare_systems(
         p_value=_p_value(distances_K, abs(b - a)),
         interval=interval(scores_b_K - scores_a_K),
         test=test,
-        signature=metric.signature(
-            len(references), seed, bs=resamples, ar=resamples if test == "randomization" else None
-        ),
+        signature=signature,
     )
 
 
-def bootstrap(metric: Metric, tables: Sequence[Array], resamples: int = RESAMPLES, seed: int = SEED) -> list[Array]:
+def bootstrap(
+    metric: SummedScore, tables: Sequence[Array], resamples: int = RESAMPLES, seed: int = SEED
+) -> list[Array]:
     """Score corpora of P sentences drawn with replacement, the same ones for every table PF -> a K for each table."""
     sums_KF = resample(np.concatenate(tables, axis=1), resamples, seed)
     return [metric.scores(part_KF) for part_KF in np.split(sums_KF, len(tables), axis=1)]
@@ -116,7 +159,9 @@ def resample(table_PF: Array, resamples: int = RESAMPLES, seed: int = SEED) -> A
     return np.concatenate(sums)
 
 
-def _randomized_distances(metric: Metric, table_a_PF: Array, table_b_PF: Array, resamples: int, seed: int) -> Array:
+def _randomized_distances(
+    metric: SummedScore, table_a_PF: Array, table_b_PF: Array, resamples: int, seed: int
+) -> Array:
     """Distances of the scores if the two outputs of each sentence are assigned to the systems at random -> K."""
     rng = np.random.default_rng(seed)
     difference_PF, total_F = table_a_PF - table_b_PF, (table_a_PF + table_b_PF).sum(axis=0)

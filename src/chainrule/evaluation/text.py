@@ -76,8 +76,9 @@ def evaluate(
     chunk: int | None = None,
     accuracy: bool = False,
     progress: Progress | None = None,
+    watch: Callable[[ScoredTokens], None] = lambda piece: None,
 ) -> Evaluation:
-    """Evaluate a model on a tokenised text in one pass.
+    """Evaluate a model on a tokenised text in one pass; `watch` receives the scored tokens in the order of the pass.
 
     `accuracy` also ranks every token among all others, which needs the whole distribution before each of them.
     """
@@ -87,7 +88,7 @@ def evaluate(
     if accuracy:
         from chainrule.evaluation.distributions import rank_stream as read  # here: it needs torch
     pieces = read(model, store.tokens, eos=tokenizer.eos, chunk=chunk, progress=progress)
-    every, known, hits = _likelihoods(model, pieces, store, tokenizer)
+    every, known, hits = _likelihoods(model, pieces, store, tokenizer, watch)
     if not model.normalised:
         every, known = Likelihood(math.nan, every.tokens), Likelihood(math.nan, known.tokens)
     return Evaluation(
@@ -105,7 +106,11 @@ def evaluate(
 
 
 def _likelihoods(
-    model: StreamScorer, pieces: Iterator[ScoredTokens], store: TokenStore, tokenizer: Tokenizer
+    model: StreamScorer,
+    pieces: Iterator[ScoredTokens],
+    store: TokenStore,
+    tokenizer: Tokenizer,
+    watch: Callable[[ScoredTokens], None],
 ) -> tuple[Likelihood, Likelihood, dict[str, int]]:
     """The likelihood of all tokens, and of all but <unk>, and the number of tokens up to the rank of each accuracy.
 
@@ -115,6 +120,7 @@ def _likelihoods(
     unk = tokenizer.unk if store.oov else None
     with evaluating(model):
         for piece in pieces:
+            watch(piece)
             nats -= precise_sum(piece.log_probs_N)
             if piece.ranks_N is not None:
                 hits = {name: hits[name] + int((piece.ranks_N <= rank).sum()) for name, rank in ACCURACIES.items()}

@@ -80,6 +80,13 @@ class Tracks:
             yield begin, min(begin + size, self.columns)
 
 
+def token_mask(layout: Tracks, begin: int, end: int) -> Array:
+    """False at padding of columns begin to end, bool BT; only the last column of a text can have some."""
+    mask_BT = np.ones((layout.count, end - begin), bool)
+    mask_BT[layout.rows_at(end - 1) :, -1] = False
+    return mask_BT
+
+
 def cut_tracks(tokens: int, count: int | None = None) -> Tracks:
     """Return the layout of a stream; `count` overrides the number of tracks that follows from its length."""
     if count is None:

@@ -214,6 +214,8 @@ def measure(name: str, run: Any, test: Sequence[str]) -> Row:
         raise RunError(f"{run.folder.path} was stopped before it was finished; rerun the same command to resume")
     measured = run.evaluate(test) if test else run.evaluate_held_out()
     figures = measured.to_dict()
+    if not test:
+        run.folder.write_validation(figures)
     return Row(
         model=name,
         parameters=run.parameters,

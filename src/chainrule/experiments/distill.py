@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from chainrule.base.files import disk_errors, move
+from chainrule.base.locks import open_alone
 from chainrule.base.progress import Progress
 from chainrule.base.targets import check_file
 from chainrule.errors import ConfigError
@@ -48,17 +49,15 @@ def distill(
     partial = out.with_name(f"{out.name}.{_key(teacher, texts, search, reverse)}.partial")
     if out.exists() and not partial.exists():
         raise ConfigError(f"{out} already exists; delete it, or choose another --out")
-    with disk_errors(partial):
-        done = _cut_partial_line(partial)
-    with disk_errors(partial), _open_to_append(partial) as file:
+    with disk_errors(partial), open_alone(partial, out) as file:
+        done = _cut_partial_line(file)
         for source, target in _translate(teacher, texts, done, search):
-            file.write(_format_pair(out.suffix, *((target, source) if reverse else (source, target))))
+            file.write(_format_pair(out.suffix, *((target, source) if reverse else (source, target))).encode())
             file.flush()
             done += 1
             if progress:
                 progress(done, total)
         os.fsync(file.fileno())
-    with disk_errors(out):
         move(partial, out)
     return done
 
@@ -91,20 +90,12 @@ def _format_pair(suffix: str, source: str, target: str) -> str:
     return " ".join(source.split("\t")) + "\t" + " ".join(target.split("\t")) + "\n"
 
 
-def _open_to_append(path: Path) -> IO[str]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("a", encoding="utf-8")
-
-
-def _cut_partial_line(path: Path) -> int:
+def _cut_partial_line(file: IO[bytes]) -> int:
     """Cut off an incomplete last line, which a kill left -> the number of complete lines."""
-    if not path.exists():
-        return 0
-    lines = 0
-    with path.open("rb+") as file:
-        end = 0
-        for line in file:
-            if line.endswith(b"\n"):
-                lines, end = lines + 1, end + len(line)
-        file.truncate(end)
+    lines = end = 0
+    file.seek(0)
+    for line in file:
+        if line.endswith(b"\n"):
+            lines, end = lines + 1, end + len(line)
+    file.truncate(end)
     return lines

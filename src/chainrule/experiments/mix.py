@@ -29,12 +29,13 @@ from chainrule.base.files import folder_atomically, write_atomically
 from chainrule.base.grammar import plural
 from chainrule.base.progress import Progress
 from chainrule.base.targets import check_folder
-from chainrule.checkpoint.build import COUNTS
+from chainrule.checkpoint.build import COUNTS, adjust
 from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
 from chainrule.config import DataConfig, NamedSection, RunConfig, Section, merge, parse
 from chainrule.data.in_memory import Data
 from chainrule.data.store import TokenStore
 from chainrule.errors import ConfigError, DataError, RunError, unknown_name
+from chainrule.experiments.mix_temperature import fit_temperature
 from chainrule.experiments.mix_weights import (
     CACHES,
     CacheSettings,
@@ -44,7 +45,8 @@ from chainrule.experiments.mix_weights import (
     score_components,
 )
 from chainrule.experiments.shared_options import held_out_options, options_for
-from chainrule.models.mixture import Mixture, fit_weights
+from chainrule.models.mixture import Mixture
+from chainrule.models.mixture_weights import fit_weights
 from chainrule.runs.base import Run
 from chainrule.runs.language_model import LanguageModelRun
 from chainrule.runs.load import load_for
@@ -67,6 +69,7 @@ def mix(
     out: str | Path,
     caches: Sequence[str] = (),
     buckets: bool = False,
+    temperature: bool = False,
     settings: Mapping[str, Any] | None = None,
     field: str | None = None,
     device: str = "auto",
@@ -83,6 +86,7 @@ def mix(
         out: Folder of the mixture.
         caches: Caches to add: "unigram", "continuous", or both.
         buckets: Whether contexts are grouped into buckets with weights of their own.
+        temperature: Whether the temperature of the mixture is fitted, too; scoring is then slower.
         settings: Options of the caches: {"cache": {…}}.
         field: Name of the column or JSON field with the texts. None: that of the first run.
         device: "cpu", "cuda" or "auto".
@@ -96,14 +100,14 @@ def mix(
     _check(opened, caches, options.cache)
     files = None if valid is None else opened[0].files(valid, field)
     store = opened[0].open(files, field=field) if files else _held_out(opened)
-    request = _request(opened, caches, buckets, options, store)
+    request = _request(opened, caches, buckets, options, store) | ({"temperature": True} if temperature else {})
     check_folder(out, lambda: RunFolder(out).is_finished(request))
     if RunFolder(out).exists():
         note(f"{out} is already finished; choose another --out to mix again")
         return _load(out, device)
     parts = [run.model for run in opened]
     candidates = cache_candidates(parts, caches, options.cache)
-    fitted = fit_mixture(parts, _vocabulary(opened[0]), candidates, buckets, store.tokens, note, progress)
+    fitted = fit_mixture(parts, _vocabulary(opened[0]), candidates, buckets, temperature, store.tokens, note, progress)
     seconds = time.monotonic() - began
     result = _result(opened, fitted, seconds) | {"peak_memory": _peak_memory(opened, memory)}
     with folder_atomically(Path(out)) as place:
@@ -140,6 +144,14 @@ def refit_weights(run: Run, valid: Data | None, limit: int) -> tuple[list[list[f
     return before, mixture.weights.tolist()
 
 
+def refit_temperature(run: Run, valid: Data | None, limit: int) -> None:
+    """Fit the temperature of a mixture on other text, in memory."""
+    assert isinstance(run, LanguageModelRun)
+    store = run.open(valid) if valid else run.open_held_out()
+    found = fit_temperature(run.model, store.tokens[:limit])
+    adjust(run.model, {"temperature": found.temperature})
+
+
 def save_weights(run: Run) -> None:
     """Write the weights of a mixture to its file, which keeps its metadata."""
     path, mixture = run.folder.model_path, run.model
@@ -160,6 +172,7 @@ class MixtureRecipe(Section):
     )
     caches: tuple[str, ...] = ()
     buckets: bool = False
+    temperature: bool = Field(False, description="fit a temperature")
     cache: CacheSettings = CacheSettings()
 
 
@@ -180,7 +193,8 @@ def train_mixture(config: RunConfig, out: str | Path, listener: TrainingListener
             return _load(folder)
         runs.append(folder)
     settings = {"cache": recipe.cache.model_dump(exclude_none=True)}
-    mixed = mix(runs, out=out, caches=recipe.caches, buckets=recipe.buckets, settings=settings, note=listener.note)
+    options: dict[str, Any] = {name: getattr(recipe, name) for name in ("caches", "buckets", "temperature")}
+    mixed = mix(runs, out=out, settings=settings, note=listener.note, **options)
     mixed.config = mixed.config.model_copy(update={"recipe": config.recipe})
     return mixed
 
@@ -218,11 +232,22 @@ def _check_run(run: LanguageModelRun, first: LanguageModelRun) -> None:
         raise ConfigError(
             f"{first.folder.path} and {path} have different vocabularies "
             f"({one.kind}#{one.fingerprint[:8]} of {one.vocab_size} tokens, "
-            f"{other.kind}#{other.fingerprint[:8]} of {other.vocab_size}); mix runs of one tokeniser: "
-            f"train with --tokenizer {first.folder.path / 'tokenizer.json'}"
+            f"{other.kind}#{other.fingerprint[:8]} of {other.vocab_size}); {_same_vocabulary(run, first)}"
         )
     if not run.model.normalised:
         raise RunError(f"{path} gives scores, which are not probabilities, so it cannot be mixed; leave it out")
+
+
+def _same_vocabulary(run: LanguageModelRun, first: LanguageModelRun) -> str:
+    """How two runs get one vocabulary."""
+    if run.counted_all == first.counted_all or run.config.data.train != first.config.data.train:
+        return f"mix runs of one tokeniser: train with --tokenizer {first.folder.path / 'tokenizer.json'}"
+    counted, other = (run, first) if run.counted_all else (first, run)
+    return (
+        f"{counted.folder.path} counted all of its text, of which {other.folder.path} held a part out: train "
+        f"{counted.folder.path} with --set training.count_all=false, or {other.folder.path} with --tokenizer "
+        f"{counted.folder.path / 'tokenizer.json'}"
+    )
 
 
 def _request(

@@ -16,9 +16,11 @@ from chainrule.base.modes import evaluating
 from chainrule.base.progress import Progress
 from chainrule.config import Section
 from chainrule.evaluation.perplexity import CHUNK
-from chainrule.evaluation.tracks import Tracks, cut_tracks
+from chainrule.evaluation.tracks import cut_tracks, token_mask
+from chainrule.experiments.mix_temperature import fit_temperature
 from chainrule.models.adaptive_cache import CacheConfig, ContinuousCacheConfig, UnigramCacheConfig
-from chainrule.models.mixture import FittedWeights, Mixture, MixtureConfig, fit_weights
+from chainrule.models.mixture import Mixture, MixtureConfig
+from chainrule.models.mixture_weights import FittedWeights, fit_weights
 from chainrule.types import Vocabulary
 
 CACHES = ("unigram", "continuous")
@@ -54,11 +56,15 @@ def fit_mixture(
     vocabulary: Vocabulary,
     candidates: Candidates,
     buckets: bool,
+    temperature: bool,
     tokens_N: Array,
     note: Callable[[str], None],
     progress: Progress | None,
 ) -> FittedMixture:
-    """Choose one candidate for each cache, then the weights of all components, so that the tokens are most likely."""
+    """Choose one candidate for each cache, then the weights of all components, so that the tokens are most likely.
+
+    With `temperature`, the temperature of the mixture is fitted last.
+    """
     if len(tokens_N) > MAX_TOKENS_TO_FIT:
         note(
             f"the validation text has {len(tokens_N):,} tokens; the weights are fitted on the first "
@@ -72,6 +78,10 @@ def fit_mixture(
     mixture = Mixture(config, vocabulary, parts)
     weights = fit_weights(*score_components(mixture, tokens_N, progress), mixture.bucketing.count)
     fitted = Mixture(config, vocabulary, parts, torch.from_numpy(weights.weights_ZK))
+    if temperature:
+        found = fit_temperature(fitted, tokens_N, progress)
+        fitted.config = config.model_copy(update={"temperature": found.temperature})
+        note(f"temperature {found.temperature}: {found.nats:.4f} nats per token, {found.nats_before:.4f} without it")
     return FittedMixture(fitted, weights, len(tokens_N))
 
 
@@ -137,17 +147,10 @@ def score_components(mixture: Mixture, tokens_N: Array, progress: Progress | Non
             tokens_BT = torch.from_numpy(layout.read(tokens_N, begin, end, mixture.eos)).to(device)
             buckets_BT = mixture.find_buckets(tokens_BT, state)
             log_probs_KBT, state = mixture.score_components(tokens_BT, state)
-            mask_BT = _token_mask(layout, begin, end)
+            mask_BT = token_mask(layout, begin, end)
             log_probs.append(log_probs_KBT.cpu().numpy()[:, mask_BT])
             buckets.append(buckets_BT.cpu().numpy()[mask_BT])
             done += int(mask_BT.sum())
             if progress:
                 progress(done, len(tokens_N))
     return ComponentScores(np.concatenate(log_probs, 1), np.concatenate(buckets))
-
-
-def _token_mask(layout: Tracks, begin: int, end: int) -> Array:
-    """False at padding, bool BT; only the last column of a text can have some."""
-    mask_BT = np.ones((layout.count, end - begin), bool)
-    mask_BT[layout.rows_at(end - 1) :, -1] = False
-    return mask_BT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ def train(
     target_field: str | None = None,
     out: str | Path | None = None,
     export_to: str | None = None,
+    log: str | Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
     progress: bool = True,
     listener: TrainingListener | None = None,
@@ -76,6 +77,7 @@ def train(
         target_field: Name of the column or JSON field with the targets. None: "target".
         out: Folder of the run. None: runs/MODEL-TEXT.
         export_to: Name of a format. Options that it cannot represent are refused before training.
+        log: Trackers that receive the lines of metrics.jsonl too: "tensorboard", "trackio", "wandb", "mlflow".
         settings: Further options, nested as in config.toml; they win over the others.
         progress: Whether progress is shown on a terminal or in a notebook; elsewhere nothing is.
         listener: Receives messages (`note`), the bytes tokenised (`tokenized`) and training steps (`update`) instead.
@@ -106,6 +108,7 @@ def train(
             "device": device,
             "memory": memory,
             "max_tokens": max_tokens,
+            "log": [log] if isinstance(log, str) else list(log),
         },
     }
     if not data and config is None and not (settings or {}).get("data", {}).get("train"):

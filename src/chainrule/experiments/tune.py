@@ -3,6 +3,7 @@
     model options      declared live in the model's file with their search: γ, thresholds; by loss or BLEU
     decoding options   beam width and length penalty of translators; by BLEU
     weights            of a mixture; by EM
+    temperature        of a mixture, given its weights; by Newton's method
 
 Options with a list of choices are tried in all combinations if these are few, else one option after the other; those
 with a range follow by golden-section search. Each trial is one evaluation on the validation data.
@@ -26,7 +27,7 @@ from chainrule.config import NamedSection
 from chainrule.data.in_memory import Data
 from chainrule.errors import ConfigError, unknown_name
 from chainrule.evaluation.measurement import Measurement
-from chainrule.experiments.mix import refit_weights, save_weights
+from chainrule.experiments.mix import refit_temperature, refit_weights, save_weights
 from chainrule.models.options import LiveOption, live_options
 from chainrule.runs.base import EvaluatedRun, Run, ValidationMeasures
 from chainrule.runs.load import load
@@ -99,8 +100,7 @@ def tune(
     before = tuner.values()
     tuner.tune_options("model", found["model"], by)
     tuner.tune_options("decoding", found["decoding"], "bleu")
-    if found[WEIGHTS]:
-        tuner.tune_weights(valid, limit)
+    tuner.tune_mixture({one.name for some in found.values() for one in some}, valid, limit)
     fields = tuner.result({f"{section}.{one.name}" for section, some in found.items() for one in some}, before)
     result = Tuning(**{**fields, "seconds": round(time.monotonic() - began, 2), "saved": not dry_run})
     tuner.restore(before) if dry_run else _save(loaded, tuner, result, valid)
@@ -176,6 +176,7 @@ class _Tuner:
 
     def tune_options(self, section: str, options: list[LiveOption], metric: str) -> None:
         """Find the best values of some options and set them."""
+        options = [one for one in options if not one.fitted]
         if not options:
             return
         if metric not in self.data.measures:
@@ -227,15 +228,26 @@ class _Tuner:
         whole = self.run.model.config.model_dump() if section == "model" else {}
         return whole | self.values()[section]
 
-    # Weights
+    # Mixtures
 
-    def tune_weights(self, valid: Data | None, limit: int) -> None:
-        """Fit the weights of a mixture by EM."""
-        self._note_figure("loss", "before", self.measure("loss"))
-        before, after = refit_weights(self.run, valid, limit)
-        self.tried.append({"weights.mixture": after})
-        self.weights = {"before": before, "after": after}
-        self._note_figure("loss", "after", self.measure("loss"))
+    def tune_mixture(self, names: set[str], valid: Data | None, limit: int) -> None:
+        """Fit the weights of a mixture by EM, then its temperature."""
+        if not names & {"mixture", "temperature"}:
+            return
+        before, values = self.measure("loss"), self.values()
+        self._note_figure("loss", "before", before)
+        if "mixture" in names:
+            own, fitted = refit_weights(self.run, valid, limit)
+            self.tried.append({"weights.mixture": fitted})
+            self.weights = {"before": own, "after": fitted}
+        if "temperature" in names:
+            refit_temperature(self.run, valid, limit)
+            self.tried.append({"model.temperature": self.run.model.config.temperature})
+        after = self.measure("loss")
+        if after > before:  # EM ignores the temperature, so its weights may be worse with that of the run
+            self.restore(values)
+            self.weights, after = self.weights and dict.fromkeys(self.weights, self.weights["before"]), before
+        self._note_figure("loss", "after", after)
 
     # Results
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from chainrule.base.arrays import Array
+from chainrule.base.html import Html, element, table
 from chainrule.base.lazy import torch
 from chainrule.base.modes import evaluating
 from chainrule.errors import ConfigError, DataError
@@ -25,11 +26,21 @@ class Attention:
     tokens: list[str]  # the positions: `<eos>`, which precedes every text, and the tokens of the text
     weights: Array  # (layers, heads, T, T), float32
 
+    def _repr_html_(self) -> str:
+        """The mean over the heads of the last layer, for notebooks: row t shows what position t reads."""
+        mean_TT = self.weights[-1].mean(0).tolist()
+        rows = [[token, *map(_shade, row)] for token, row in zip(self.tokens, mean_TT, strict=True)]
+        return table(("", *self.tokens), rows)
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON, with the weights rounded to 4 decimals."""
         layers, heads = self.weights.shape[:2]
         rounded = np.round(self.weights.astype(np.float64), DIGITS).tolist()
         return {"tokens": self.tokens, "layers": layers, "heads": heads, "weights": rounded}
+
+
+def _shade(weight: float) -> Html:
+    return element("div", f"{weight:.2f}", style=f"background:rgba(0,114,178,{weight:.3f})")
 
 
 def attention_of_lines(subject: TextModel, lines: Iterable[str]) -> Iterator[Attention]:

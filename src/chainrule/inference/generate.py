@@ -203,9 +203,11 @@ class _TensorGeneration(_Generation):
         self, drafter: Drafter, statistics: DraftStatistics | None, *, own: bool = False
     ) -> Iterator[int]:
         stepper = self.stepper
+        with evaluating(self.model):
+            state = stepper.start(1)
         return stream_with_drafts(
             stepper,
-            stepper.start(1),
+            state,
             self.fed_1T,
             drafter,
             eos=self.eos,

@@ -15,6 +15,7 @@ from chainrule.base.over_arrays import over_arrays
 from chainrule.base.results import Results
 from chainrule.base.tables import show_table
 from chainrule.errors import ConfigError
+from chainrule.evaluation.tracks import Tracks, choose_tracks, cut_tracks
 from chainrule.inference.subject import TextModel
 from chainrule.inference.unknown_words import UNK_ONLY, UnknownWords
 
@@ -61,71 +62,112 @@ def inspect_lines(
     """The details of every token of each line, `<eos>` included; lines are independent of one another."""
     if top < 0:
         raise ConfigError(f"top is {top}; expected the number of alternatives, at least 0")
+    tokenizer = subject.tokenizer
     for line in lines:
-        yield _inspect(subject, line, top, unknown)
+        tokens_N = np.array([*tokenizer.encode(line), tokenizer.eos], np.int64)
+        charges_N = unknown.charges(tokenizer, line, tokens_N)
+        pieces = [*tokenizer.written_pieces(line), tokenizer.piece(tokenizer.eos)]
+        yield Results(inspect_tokens(subject, tokens_N, pieces, charges_N, top))
 
 
 class _Distributions(NamedTuple):
-    """What is kept of the distributions before the T tokens of a line."""
+    """What is kept of the distributions before the tokens of a text."""
 
-    log_probs_T: Array
-    ranks_T: Array
-    bits_T: Array  # entropies
-    best_TK: Array
-    best_probs_TK: Array
+    log_probs_N: Array
+    ranks_N: Array
+    bits_N: Array  # entropies
+    best_NK: Array
+    best_probs_NK: Array
 
 
-def _inspect(subject: TextModel, line: str, top: int, unknown: UnknownWords) -> Results[TokenDetails]:
-    tokenizer = subject.tokenizer
-    tokens_T = np.array([*tokenizer.encode(line), tokenizer.eos], np.int64)
-    read = _read(subject, tokens_T, min(top, subject.model.vocab_size))
-    log_probs = (read.log_probs_T + unknown.charges(tokenizer, line, tokens_T)).tolist()
-    orders_1T = over_arrays(subject.model).matched_orders(tokens_T[None])
-    pieces = [*tokenizer.written_pieces(line), tokenizer.piece(tokenizer.eos)]
-    best = [
-        [Alternative(tokenizer.piece(token), p) for token, p in zip(tokens, probs, strict=True)]
-        for tokens, probs in zip(read.best_TK.tolist(), read.best_probs_TK.tolist(), strict=True)
-    ]
-    return Results(
-        TokenDetails(
-            token=pieces[t],
-            oov=int(token) == tokenizer.unk,
-            rank=int(read.ranks_T[t]),
-            probability=math.exp(log_probs[t]),
-            log_prob=log_probs[t],
-            bits=-log_probs[t] / math.log(2),
-            entropy=float(read.bits_T[t]) if subject.model.normalised else None,
-            order=None if orders_1T is None else int(orders_1T[0, t]),
-            best=best[t],
+def inspect_tokens(
+    subject: TextModel, tokens_N: Array, pieces: Sequence[str], charges_N: Array, top: int
+) -> Iterator[TokenDetails]:
+    """The details of the tokens of a text that is read from the first token to the last, in the tracks of `eval`.
+
+    Args:
+        subject: The model and its tokeniser.
+        tokens_N: The tokens.
+        pieces: The tokens as they are displayed.
+        charges_N: What is added to log p of each token in nats, at most 0.
+        top: Number of alternatives per token.
+    """
+    tokenizer, normalised = subject.tokenizer, subject.model.normalised
+    read = _read(subject, tokens_N, min(top, subject.model.vocab_size))
+    log_probs = (read.log_probs_N + charges_N).tolist()
+    orders = _orders(subject, tokens_N)
+    entropies, ranks = read.bits_N.tolist(), read.ranks_N.tolist()
+    best, best_probs = read.best_NK.tolist(), read.best_probs_NK.tolist()
+    shown = {token: tokenizer.piece(token) for token in np.unique(read.best_NK).tolist()}
+    for n, token in enumerate(tokens_N.tolist()):
+        yield TokenDetails(
+            token=pieces[n],
+            oov=token == tokenizer.unk,
+            rank=ranks[n],
+            probability=math.exp(log_probs[n]),
+            log_prob=log_probs[n],
+            bits=-log_probs[n] / math.log(2),
+            entropy=entropies[n] if normalised else None,
+            order=None if orders is None else orders[n],
+            best=[Alternative(shown[other], p) for other, p in zip(best[n], best_probs[n], strict=True)],
         )
-        for t, token in enumerate(tokens_T)
+
+
+def _orders(subject: TextModel, tokens_N: Array) -> list[int] | None:
+    """Length of the n-gram that gave each token its probability; None: the model counts no n-grams."""
+    layout, arrays = _layout(subject, tokens_N), over_arrays(subject.model)
+    orders_BT = arrays.matched_orders(layout.read(tokens_N, 0, layout.columns, subject.tokenizer.eos))
+    if orders_BT is None:
+        return None
+    orders_N = np.zeros(len(tokens_N), np.int64)
+    layout.write(orders_N, 0, orders_BT)
+    orders: list[int] = orders_N.tolist()
+    return orders
+
+
+def _layout(subject: TextModel, tokens_N: Array) -> Tracks:
+    return cut_tracks(len(tokens_N), choose_tracks(subject.model, len(tokens_N)))
+
+
+def _read(subject: TextModel, tokens_N: Array, top: int) -> _Distributions:
+    """Read a text after `eos`, some columns of its tracks at a time."""
+    arrays, layout, eos = over_arrays(subject.model), _layout(subject, tokens_N), subject.tokenizer.eos
+    read = _empty(len(tokens_N), top)
+    columns = max(1, CELLS // (layout.count * subject.model.vocab_size))
+    with evaluating(subject.model):
+        state, last_B1 = arrays.start(layout.count), np.full((layout.count, 1), eos, np.int64)
+        for begin, end in layout.chunks(columns):
+            tokens_BT = layout.read(tokens_N, begin, end, eos)
+            log_probs_BTV, state = arrays.extend(state, np.concatenate([last_B1, tokens_BT[:, :-1]], 1))
+            last_B1 = tokens_BT[:, -1:]
+            found = _summarise(log_probs_BTV.reshape(-1, log_probs_BTV.shape[2]), tokens_BT.reshape(-1), top)
+            for whole_N, part_M in zip(read, found, strict=True):
+                layout.write(whole_N, begin, part_M.reshape(*tokens_BT.shape, *part_M.shape[1:]))
+    return read
+
+
+def _empty(tokens: int, top: int) -> _Distributions:
+    return _Distributions(
+        np.zeros(tokens),
+        np.zeros(tokens, np.int64),
+        np.zeros(tokens),
+        np.zeros((tokens, top), np.int64),
+        np.zeros((tokens, top)),
     )
 
 
-def _read(subject: TextModel, tokens_T: Array, top: int) -> _Distributions:
-    """Read a line after `eos`, some tokens at a time."""
-    arrays, parts = over_arrays(subject.model), []
-    inputs_T = np.concatenate([[subject.tokenizer.eos], tokens_T[:-1]])
-    columns = max(1, CELLS // subject.model.vocab_size)
-    with evaluating(subject.model):
-        state = arrays.start(1)
-        for begin in range(0, len(tokens_T), columns):
-            log_probs_1TV, state = arrays.extend(state, inputs_T[None, begin : begin + columns])
-            parts.append(_summarise(log_probs_1TV[0].astype(np.float64), tokens_T[begin : begin + columns], top))
-    return _Distributions(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def _summarise(log_probs_TV: Array, tokens_T: Array, top: int) -> _Distributions:
-    own_T = log_probs_TV[np.arange(len(tokens_T)), tokens_T]
-    probs_TV = np.exp(log_probs_TV)
-    finite_TV = np.where(probs_TV > 0, log_probs_TV, 0)
-    best_TK = best_tokens(log_probs_TV, top)
+def _summarise(log_probs_MV: Array, tokens_M: Array, top: int) -> _Distributions:
+    log_probs_MV = log_probs_MV.astype(np.float64)
+    own_M = log_probs_MV[np.arange(len(tokens_M)), tokens_M]
+    probs_MV = np.exp(log_probs_MV)
+    finite_MV = np.where(probs_MV > 0, log_probs_MV, 0)
+    best_MK = best_tokens(log_probs_MV, top)
     return _Distributions(
-        own_T,
-        1 + (log_probs_TV > own_T[:, None]).sum(1),
-        -(probs_TV * finite_TV).sum(1) / math.log(2),
-        best_TK,
-        np.take_along_axis(probs_TV, best_TK, 1),
+        own_M,
+        1 + (log_probs_MV > own_M[:, None]).sum(1),
+        -(probs_MV * finite_MV).sum(1) / math.log(2),
+        best_MK,
+        np.take_along_axis(probs_MV, best_MK, 1),
     )
 
 

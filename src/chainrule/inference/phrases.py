@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from chainrule.decoding.constrained import Phrase
+from chainrule.decoding.phrases import Phrase
 from chainrule.errors import ConfigError, DataError
 from chainrule.text.protected import protected_strings
 from chainrule.text.readers import lines_in, open_texts
@@ -34,6 +35,13 @@ class LinePhrases:
     def tokens(self) -> int:
         """The number of tokens that all phrases need, at most."""
         return sum(phrase.count * max(map(len, phrase.spellings)) for phrase in self.phrases)
+
+    @property
+    def width(self) -> float:
+        """The rows of a search with the phrases per row of one without them, about."""
+        longest = max((len(one) for phrase in self.phrases for one in phrase.spellings), default=0)
+        levels = sum(phrase.count for phrase in self.phrases)
+        return 1 + levels * (2 if longest > 1 else 1)
 
     def within(self, limit: int) -> list[Phrase]:
         """The phrases to write in `limit` tokens: without the protected strings if these are too long."""
@@ -76,11 +84,15 @@ class PhraseBook:
         found = [match[0] for match in self._entries.finditer(line)] if self._entries else []
         wanted = dict.fromkeys([*self.force, *(self.glossary[source] for source in found)], 1)
         protected = dict(Counter(protected_strings(line))) if self.keep else {}
-        phrases = [Phrase(self._spellings(text)) for text in wanted if text not in protected]
+        phrases = [
+            Phrase(self._spellings(text), followers=self._after(text)) for text in wanted if text not in protected
+        ]
         unwritable = []
         for text, count in protected.items():
             if self._writable(text):
-                phrases.append(Phrase(self._spellings(text, separate=_separate(text, line)), count, exact=True))
+                spellings = self._spellings(text, separate=_separate(text, line))
+                followers = self._after(text) if _bounded_in(text, line) else None
+                phrases.append(Phrase(spellings, count, exact=True, followers=followers))
             else:
                 unwritable += [text] * count
         if unwritable and self.tokenizer.unk is not None:
@@ -103,6 +115,20 @@ class PhraseBook:
         if self._space is None or not separate:
             return (tokens,)
         return (self._space, *tokens), (self.tokenizer.eos, *tokens)
+
+    def _after(self, text: str) -> frozenset[int] | None:
+        """The tokens that may follow a phrase; None: all may."""
+        return self._boundaries if text[-1] < CHINESE else None
+
+    @cached_property
+    def _boundaries(self) -> frozenset[int] | None:
+        """The tokens that continue no word, the end of the text included; None: tokens do not mark words."""
+        tokenizer, word = self.tokenizer, self.tokenizer.encode("a")
+        length, size = len(tokenizer.decode(word)), tokenizer.vocab_size
+        ends = {token for token in range(size) if not _spaced(tokenizer.decode([*word, token])[length : length + 1])}
+        if len(ends) == size or not ends - {tokenizer.eos, tokenizer.unk}:
+            return None
+        return frozenset(ends | {tokenizer.eos})
 
     def _writable(self, text: str) -> bool:
         tokens = self.tokenizer.encode(text)
@@ -129,6 +155,11 @@ def _space_token(tokenizer: Tokenizer) -> int | None:
 def _separate(text: str, line: str) -> bool:
     """Whether a space, or nothing, is before every occurrence of a text in a line."""
     return all(not before or before.isspace() for before in re.findall(rf"(^|.){re.escape(text)}", line, re.DOTALL))
+
+
+def _bounded_in(text: str, line: str) -> bool:
+    """Whether no letter or digit is after any occurrence of a text in a line."""
+    return not any(map(_spaced, re.findall(rf"{re.escape(text)}(.)", line, re.DOTALL)))
 
 
 def _matcher(phrases: list[str]) -> re.Pattern[str] | None:

@@ -15,6 +15,7 @@ from chainrule.base.parallel import ordered_map
 from chainrule.data.grouping import by_length, in_windows, map_batches
 from chainrule.inference.subject import TextModel
 from chainrule.inference.unknown_words import UNK_ONLY, UnknownWords
+from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import Ids, Tokenizer
 from chainrule.types import LineScorer
@@ -22,8 +23,8 @@ from chainrule.types import LineScorer
 BATCH_TOKENS = 8192
 """Tokens scored together."""
 
-LINES = 512
-"""Lines read together, to be grouped by length."""
+LINES, MOST_LINES = 512, 4096
+"""Lines read together, to be grouped by length: at first, and later."""
 
 BLOCK_LINES = 4096
 """Lines read together by a model that scores many lines in one call."""
@@ -121,7 +122,8 @@ class _Block(NamedTuple):
 def score_lines(subject: TextModel, lines: Iterable[str], unknown: UnknownWords = UNK_ONLY) -> Iterator[LineScore]:
     """The score of each line, in the order given; lines are read and scored in groups."""
     tokenizer, scorer = subject.tokenizer, subject.model.line_scorer
-    for group in in_windows(lines, LINES if scorer is None else BLOCK_LINES):
+    sizes = (LINES, MOST_LINES) if scorer is None else (BLOCK_LINES, BLOCK_LINES)
+    for group in in_windows(lines, *sizes):
         block = "\n".join([*group, ""])
         if scorer is not None and block.count("\n") == len(group):
             yield from _score_block(tokenizer, scorer, block, unknown)
@@ -152,7 +154,7 @@ def _score_rows(subject: TextModel, rows: list[list[int]], charges: list[Array])
             yield LineScore(sum(log_probs), len(log_probs), pieces, log_probs)
 
     batches = by_length([len(row) for row in rows], max_tokens=BATCH_TOKENS, longest_first=False)
-    return map_batches(batches, score)
+    return map_batches(batches, score, subject.model)
 
 
 def _log_probs(subject: TextModel, rows: list[list[int]]) -> list[Array]:
@@ -166,14 +168,23 @@ def _log_probs(subject: TextModel, rows: list[list[int]]) -> list[Array]:
 
 
 def score_text(
-    subject: TextModel, texts: Texts, threads: int | None = None, unknown: UnknownWords = UNK_ONLY
+    subject: TextModel,
+    texts: Texts,
+    threads: int | None = None,
+    unknown: UnknownWords = UNK_ONLY,
+    meter: ResidueMeter | None = None,
 ) -> Iterator[tuple[list[float], list[int]]]:
-    """log p and number of tokens of each line of a text, in order, a block of lines at a time."""
+    """log p and number of tokens of each line of a text, in order, a block of lines at a time.
+
+    `meter` gets the text and its tokens, for bits per byte.
+    """
     tokenizer, scorer = subject.tokenizer, subject.model.line_scorer
     blocks = _whole_lines(texts.strings(any_bytes=tokenizer.any_bytes))
     if scorer is None:
         for block in blocks:
             scored = list(score_lines(subject, block.removesuffix("\n").split("\n"), unknown))
+            if meter is not None:
+                meter.add(block, tokenizer.encode_block(block))
             yield [one.log_prob for one in scored], [one.tokens for one in scored]
         return
 
@@ -181,18 +192,22 @@ def score_text(
         whole = block if block.endswith("\n") else block + "\n"
         return whole, tokenizer.encode_block(whole)
 
-    def score(encoded: tuple[str, Ids]) -> tuple[list[float], list[int]]:
+    def score(encoded: tuple[str, Ids]) -> tuple[str, Ids, list[float], list[int]]:
         block, tokens_N = encoded
         nats_M, counts_M = scorer.score_lines(tokens_N)
         charges_N = unknown.charges(tokenizer, block, tokens_N)
         if charges_N.any():
             nats_M = nats_M + np.add.reduceat(charges_N, np.cumsum(counts_M) - counts_M)
-        return nats_M.tolist(), counts_M.tolist()
+        return block, tokens_N, nats_M.tolist(), counts_M.tolist()
 
     if tokenizer.concurrent:
-        yield from ordered_map(lambda block: score(encode(block)), blocks, threads or physical_cores())
+        found = ordered_map(lambda block: score(encode(block)), blocks, threads or physical_cores())
     else:
-        yield from ordered_map(score, map(encode, blocks), threads or physical_cores())
+        found = ordered_map(score, map(encode, blocks), threads or physical_cores())
+    for block, tokens_N, log_probs, counts in found:
+        if meter is not None:
+            meter.add(block, tokens_N)
+        yield log_probs, counts
 
 
 def _whole_lines(blocks: Iterable[str]) -> Iterator[str]:

@@ -24,8 +24,10 @@ from chainrule.decoding import (
     generate_with_drafts,
 )
 from chainrule.decoding.beam import LENGTH_PENALTY
-from chainrule.decoding.constrained import Phrase, constrained_beam_search
+from chainrule.decoding.beam_trace import BeamRecorder, BeamTrace
+from chainrule.decoding.constrained import constrained_beam_search
 from chainrule.decoding.parallel import draft_in_parallel, translate_in_parallel
+from chainrule.decoding.phrases import Phrase, Phrases
 from chainrule.decoding.speculative import DRAFT_TOKENS, check_draft_tokens
 from chainrule.errors import ConfigError
 from chainrule.inference.drafts import LOOKUP
@@ -51,9 +53,10 @@ class Search(Controls):
     glossary: Glossary = ()  # phrases that a translation contains if its source contains others
     keep: bool = False  # numbers, URLs, e-mail addresses, tags and {placeholders} stay as they are
     split: bool = False  # lines are paragraphs: translate their sentences separately
-    prefix: str = ""  # text with which every translation begins
+    prefix: str | Sequence[int] = ""  # text, or target tokens, with which every translation begins
     copy_unknown: bool = True  # replace <unk> by the source word with the largest attention weight
     attention: bool = False  # return the attention weights
+    trace: bool = False  # return what the beam search did at every step
     batch_size: int = 32  # lines translated together, at most
     mode: str = "ar"  # hybrid: ar step by step, nar all words in parallel, draft greedy ar with checked drafts
     lengths: int = 1  # mode nar: number of target lengths tried; the autoregressive branch selects the best
@@ -82,6 +85,8 @@ class SearchResult(NamedTuple):
 
     hypotheses: list[Hypothesis]
     drafted: DraftStatistics | None = None
+    passes: int | None = None  # passes over the target; None: not counted
+    trace: BeamTrace | None = None
 
 
 def check_search(models: Sequence[TranslationModel], search: Search) -> None:
@@ -143,8 +148,12 @@ def _check_controls(search: Search) -> None:
         raise ConfigError(f"--mode {search.mode} takes no {names[0]}; leave it out, or use --mode ar")
     if search.draft is not None and (names := search.given(*PHRASES)):
         raise ConfigError(f"--draft takes no {names[0]}, which needs a beam; leave one of them out")
-    if search.split and (search.num_return_sequences > 1 or search.attention or search.prefix):
-        raise ConfigError("--split translates sentences one by one; leave n-best, attention and prefix out")
+    if search.split and (search.num_return_sequences > 1 or search.attention or search.trace or search.prefix):
+        raise ConfigError("--split translates sentences one by one; leave n-best, attention, trace and prefix out")
+    if search.trace and (search.mode != "ar" or search.draft is not None or search.given(*PHRASES)):
+        raise ConfigError(
+            "--trace shows a plain beam search; leave --mode, --draft, --force, --glossary and --keep out"
+        )
 
 
 def _check_draft(models: Sequence[TranslationModel], search: Search) -> None:
@@ -182,19 +191,71 @@ def search_translations(
             )
             for row, (text, limit) in enumerate(zip(texts, limits, strict=True))
         ]
+    if not any(phrases):
+        return _by_beam(models, sources, prompt_BT, limits, search)
+    if search.force:  # few sentences contain a forced word of themselves
+        return _with_phrases(models, sources, prompt_BT, limits, phrases, search)
+    results = _by_beam(models, sources, prompt_BT, limits, search)
+    given = prompt_BT[0].tolist()
+    for row, (one, some) in enumerate(zip(results, phrases, strict=True)):
+        results[row] = one._replace(hypotheses=_containing(one.hypotheses, given, some))
+    lacking = [row for row, one in enumerate(results) if len(one.hypotheses) < search.num_return_sequences]
+    if lacking:
+        some_sources = [Source(*(part[lacking] for part in source)) for source in sources]
+        limits, phrases = [limits[row] for row in lacking], [phrases[row] for row in lacking]
+        found = _with_phrases(models, some_sources, prompt_BT[lacking], limits, phrases, search)
+        for row, one in zip(lacking, found, strict=True):
+            results[row] = one
+    return results
+
+
+def _containing(hypotheses: list[Hypothesis], given: list[int], phrases: list[Phrase]) -> list[Hypothesis]:
+    """The hypotheses that contain the phrases."""
+    wanted = Phrases(phrases)
+    return [one for one in hypotheses if wanted.occur_in(given, one.tokens)] if phrases else hypotheses
+
+
+def _begin(
+    models: Sequence[TranslationModel], sources: list[Source], prompt_BT: Tensor, limits: list[int], search: Search
+) -> tuple[Any, Any, dict[str, Any]]:
+    """The model or ensemble with its controls, its state after the sources, and the options of a beam."""
+    networks = [one.model for one in models]
     stepper: Any = _control(networks[0] if len(networks) == 1 else Ensemble(networks), models[0], search, prompt_BT)
     state = stepper.start(sources[0] if len(networks) == 1 else sources)
     options: dict[str, Any] = {
-        "eos": eos,
+        "eos": models[0].tokenizer.eos,
         "beams": search.num_beams,
         "max_new_tokens": limits,
         "length_penalty": search.length_penalty,
         "num_return_sequences": search.num_beams if search.keep else search.num_return_sequences,
     }
-    if any(phrases):
-        found = constrained_beam_search(stepper, state, prompt_BT, phrases, **options)
-    else:
-        found = beam_search(stepper, state, prompt_BT, **options)
+    return stepper, state, options
+
+
+def _by_beam(
+    models: Sequence[TranslationModel], sources: list[Source], prompt_BT: Tensor, limits: list[int], search: Search
+) -> list[SearchResult]:
+    stepper, state, options = _begin(models, sources, prompt_BT, limits, search)
+    recorder = BeamRecorder(search.num_beams, search.length_penalty)
+    found = beam_search(stepper, state, prompt_BT, observer=recorder, **options)
+    passes = recorder.passes(len(found))
+    traces = recorder.traces(len(found)) if search.trace else [None] * len(found)
+    return [
+        SearchResult(hypotheses, None, count, trace)
+        for hypotheses, count, trace in zip(found, passes, traces, strict=True)
+    ]
+
+
+def _with_phrases(
+    models: Sequence[TranslationModel],
+    sources: list[Source],
+    prompt_BT: Tensor,
+    limits: list[int],
+    phrases: list[list[Phrase]],
+    search: Search,
+) -> list[SearchResult]:
+    stepper, state, options = _begin(models, sources, prompt_BT, limits, search)
+    found = constrained_beam_search(stepper, state, prompt_BT, phrases, **options)
     return [SearchResult(hypotheses) for hypotheses in found]
 
 
@@ -209,12 +270,16 @@ def _control(stepper: Any, subject: TranslationModel, search: Search, prompt_BT:
 def _in_parallel(model: Any, source: Source, eos: int, limits: list[int], search: Search) -> list[SearchResult]:
     """All words at once; their probability is not known."""
     if search.mode == "nar":
-        rows, passes = translate_in_parallel(model, source, lengths=search.lengths, refine=search.refine, eos=eos), None
+        rows = translate_in_parallel(model, source, lengths=search.lengths, refine=search.refine, eos=eos)
+        selecting = search.lengths > 1  # the autoregressive branch reads the translation of each length
+        results = [SearchResult([], None, 1 + search.refine + selecting) for _ in rows]
     else:
-        rows, passes = draft_in_parallel(model, source, eos=eos, limits=limits)
-    kept = [row[:limit] for row, limit in zip(rows, limits, strict=True)]
-    drafted = [None] * len(kept) if passes is None else [DraftStatistics(passes=count) for count in passes]
-    return [SearchResult([Hypothesis(row, math.nan, math.nan)], one) for row, one in zip(kept, drafted, strict=True)]
+        rows, checks = draft_in_parallel(model, source, eos=eos, limits=limits)
+        results = [SearchResult([], DraftStatistics(passes=count), 1 + count) for count in checks]
+    return [
+        result._replace(hypotheses=[Hypothesis(row[:limit], math.nan, math.nan)])
+        for result, row, limit in zip(results, rows, limits, strict=True)
+    ]
 
 
 def _with_draft(
@@ -234,7 +299,7 @@ def _with_draft(
         limit,
         draft_tokens=search.draft_tokens,
     )
-    return SearchResult([Hypothesis(tokens, math.nan, math.nan)], drafted)
+    return SearchResult([Hypothesis(tokens, math.nan, math.nan)], drafted, drafted.passes + (prompt_1T.shape[1] > 1))
 
 
 def _drafter(subject: TranslationModel, source_1: Source, text: str, draft: TextModel | str) -> Drafter:

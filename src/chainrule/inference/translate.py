@@ -21,9 +21,11 @@ from chainrule.data.pairs import pad_sources
 from chainrule.decoding import DraftStatistics, Hypothesis
 from chainrule.decoding.limits import length_limit
 from chainrule.errors import ConfigError
+from chainrule.inference.beam_tree import BeamTree, make_tree
 from chainrule.inference.phrases import LinePhrases, PhraseBook
 from chainrule.inference.search import Search, SearchResult, check_search, search_translations
 from chainrule.inference.subject import TranslationModel
+from chainrule.inference.target_choices import prefix_tokens
 from chainrule.text.protected import keeps, repair
 from chainrule.text.sentences import join_sentences, split_sentences
 from chainrule.text.tokenizers import Tokenizer
@@ -54,6 +56,9 @@ class Translation:
     tokens: int = 0
     drafted: DraftStatistics | None = None  # statistics of the drafts, where there were some
     attention: Attention | None = field(default=None, repr=False)
+    passes: int | None = None  # passes of the model over the target; None: not counted
+    target: list[int] = field(default_factory=list, repr=False)  # its tokens, a given prefix included, without `eos`
+    trace: BeamTree | None = field(default=None, repr=False)  # with `trace`, of the best translation of a line
 
 
 @dataclass(frozen=True)
@@ -123,11 +128,14 @@ def _translate_window(
     waiting = [line for line in lines if line.length]  # the others have nothing that the tokeniser keeps
     # The longest first, so that a shortage of memory shows at once.
     batches = by_length(
-        [(line.length + 1) * (1 + line.contains.tokens) * search.num_beams for line in waiting],
+        [int((line.length + 1) * search.num_beams * (line.contains.width if search.force else 1)) for line in waiting],
         max_tokens=BATCH_TOKENS,
         max_rows=search.batch_size,
     )
-    found = iter(map_batches(batches, lambda batch: _translate_batch(models, [waiting[i] for i in batch], search)))
+    translated = map_batches(
+        batches, lambda batch: _translate_batch(models, [waiting[i] for i in batch], search), models[0].model
+    )
+    found = iter(translated)
     return (next(found) if line.length else [Translation("")] for line in lines)
 
 
@@ -139,7 +147,7 @@ def _translate_batch(
         pad_sources([line.rows[index] for line in lines], one.source_tokenizer.eos, device)
         for index, one in enumerate(models)
     ]
-    given = first.tokenizer.encode(search.prefix)
+    given = prefix_tokens(first.tokenizer, search.prefix)
     prompt_BT = torch.tensor([[eos, *given]] * len(lines), device=device)
     limits = [_limit(models, line, search, len(given)) for line in lines]
     texts = [line.text for line in lines]
@@ -149,6 +157,8 @@ def _translate_batch(
         results = search_translations(models, sources, texts, prompt_BT, limits, phrases, search)
         for line, result in zip(lines, results, strict=True):
             found = [_translation(first, line, given, one, search, result) for one in result.hypotheses]
+            if result.trace is not None:
+                found[0] = replace(found[0], trace=make_tree(result.trace, first.tokenizer, given))
             yield _keep(found, line.contains.protected, search)
 
 
@@ -200,6 +210,8 @@ def _translation(
         len(hypothesis.tokens),
         result.drafted,
         attention if search.attention else None,
+        result.passes,
+        tokens,
     )
 
 

@@ -15,6 +15,7 @@ from chainrule.base.results import Results
 from chainrule.errors import ConfigError, DataError, RunError
 from chainrule.evaluation.vectors import nearest, unit_vectors, vector_norms
 from chainrule.inference.subject import TextModel
+from chainrule.inference.vector_map import VectorMap, map_vectors
 
 Query = str | Array
 """A word, or a vector."""
@@ -109,6 +110,11 @@ class WordTable:
         places_1K, cosines_1K = nearest(self.vectors_VD, self.norms, query_D[None], topn + len(without))
         found = zip(places_1K[0].tolist(), cosines_1K[0].tolist(), strict=True)
         return Results([Neighbour(self.words[place], cosine) for place, cosine in found if place not in without][:topn])
+
+    def map(self, words: Iterable[str] | None = None, count: int = 200) -> VectorMap:
+        """The principal components of some words; None: the first `count` words."""
+        chosen = list(self.words[:count]) if words is None else list(dict.fromkeys(words))
+        return map_vectors(chosen, self[chosen] if chosen else self.vectors_VD[:0])
 
     def similarity(self, first: Query, second: Query) -> float:
         """The cosine of the vectors of two words."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -11,9 +12,12 @@ from chainrule.base.progress import Progress
 from chainrule.base.targets import check_folder
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig
-from chainrule.errors import ConfigError
+from chainrule.errors import ConfigError, unknown_name
 
 Note = Callable[[str], None]
+
+QUANTIZATIONS = ("int8",)
+"""Kinds of weights with fewer bits."""
 
 
 class ExportResult(NamedTuple):
@@ -24,6 +28,7 @@ class ExportResult(NamedTuple):
     ngrams: Sequence[int] = ()  # number of n-grams by order; for n-gram models
     words: int | None = None  # number of words; for word vectors
     vector_size: int | None = None
+    difference: float | None = None  # greatest difference between the outputs of the export and of the run, if compared
 
 
 class Obstacle(NamedTuple):
@@ -47,18 +52,27 @@ class Exporter(Protocol):
     def __call__(self, run: str | Path, path: str | Path, *, progress: Progress | None = None) -> ExportResult: ...
 
 
+class QuantizingExporter(Protocol):
+    """An exporter that can also write weights of fewer bits; `quantize` is one of the format's quantizations."""
+
+    def __call__(
+        self, run: str | Path, path: str | Path, *, quantize: str | None = None, progress: Progress | None = None
+    ) -> ExportResult: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """A file format of other tools, from and to which runs are converted."""
 
     name: str
     summary: str
-    import_run: Importer
     export_run: Exporter
     obstacles: Callable[[RunConfig], list[Obstacle]]  # of options that may still be open, which are no obstacle
     models: tuple[str, ...]  # models of which it represents the whole run
-    import_unit: str  # what the progress of an import counts
-    export_unit: str
+    export_unit: str  # what the progress of an export counts
+    export_quantized: QuantizingExporter | None = None  # None: weights keep their precision
+    import_run: Importer | None = None  # None: the format is only written
+    import_unit: str = ""
     suffixes: tuple[str, ...] = ()  # file name suffixes that identify the format
     recognise: Callable[[Path], bool] = lambda path: False  # whether the content of a path is in this format
 
@@ -75,6 +89,25 @@ class Format:
         reasons = found[0].reason if len(found) == 1 else reasons
         options = " ".join(dict.fromkeys(obstacle.remedy for obstacle in found))
         raise ConfigError(f"{subject} cannot be exported as {self.name}: {reasons}; train with {options}")
+
+    def quantizing(self, quantize: str) -> QuantizingExporter:
+        """The exporter for quantized weights; a format or quantization that does not exist is an error."""
+        if self.export_quantized is None:
+            raise ConfigError(f"the format {self.name} has no quantized weights; leave out --quantize")
+        if quantize not in QUANTIZATIONS:
+            raise unknown_name("quantization", quantize, QUANTIZATIONS)
+        return self.export_quantized
+
+
+def require_packages(extra: str, *names: str) -> None:
+    """Refuse to go on without packages that one of our extras installs."""
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise ConfigError(f"this needs {' and '.join(missing)}; install it: pip install 'chainrule[{extra}]'")
+
+
+def folder_bytes(folder: Path) -> int:
+    """The size of all files of a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def find_finished_import(out: Path, request: dict[str, Any], note: Note) -> RunFolder | None:

@@ -50,24 +50,36 @@ FORMATS = LazyFormats(
         "arpa": ("chainrule.interop.arpa.runs", "ARPA"),
         "hf": ("chainrule.interop.huggingface.runs", "HUGGING_FACE"),
         "word2vec": ("chainrule.interop.word2vec", "WORD2VEC"),
+        "ctranslate2": ("chainrule.interop.ctranslate2.runs", "CTRANSLATE2"),
+        "onnx": ("chainrule.interop.onnx.runs", "ONNX"),
     }
 )
 """All formats by name, in the order in which `detect_format` tries them: the module and the name of each."""
 
 
 def export(
-    run: str | Path, path: str | Path, *, to: str | None = None, progress: Progress | None = None
+    run: str | Path,
+    path: str | Path,
+    *,
+    to: str | None = None,
+    quantize: str | None = None,
+    progress: Progress | None = None,
 ) -> ExportResult:
     """Write the model in a run folder to a format of another tool.
 
     Args:
         run: Folder of the run.
         path: The file or folder to write.
-        to: The format: "arpa" (n-grams), "hf" (Hugging Face) or "word2vec" (vectors). None: the one that suits the run.
+        to: The format: "arpa" (n-grams), "hf" (Hugging Face), "word2vec" (vectors), "ctranslate2" (an inference engine
+            for Transformers) or "onnx" (graphs of recurrent models, Transformers and translators). None: the one that
+            suits the run.
+        quantize: "int8" for weights of 8 bits, in formats that have them. None: weights keep their precision.
         progress: Called with the work done and the total.
     """
     chosen = format_for(run) if to is None else find_format(to)
     chosen.check(RunFolder.open(run).read_config(), str(run))
+    if quantize is not None:
+        return chosen.quantizing(quantize)(run, path, quantize=quantize, progress=progress)
     return chosen.export_run(run, path, progress=progress)
 
 
@@ -94,7 +106,9 @@ def import_run(
     path: str | Path, out: str | Path, *, note: Note = lambda text: None, progress: Progress | None = None
 ) -> RunFolder:
     """Create a run from a model of another tool. A repeated call finds the finished run."""
-    return detect_format(path).import_run(path, out, note=note, progress=progress)
+    read = detect_format(path).import_run
+    assert read is not None
+    return read(path, out, note=note, progress=progress)
 
 
 def detect_format(path: str | Path) -> Format:
@@ -102,4 +116,5 @@ def detect_format(path: str | Path) -> Format:
 
     If none matches, it is ARPA, whose reader reports what is wrong with the path.
     """
-    return next((known for known in FORMATS.values() if known.matches(path)), FORMATS["arpa"])
+    readable = (known for known in FORMATS.values() if known.import_run is not None)
+    return next((known for known in readable if known.matches(path)), FORMATS["arpa"])

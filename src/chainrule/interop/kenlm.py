@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Iterable, Iterator
 from functools import total_ordering
@@ -21,8 +20,7 @@ from chainrule.interop.arpa.runs import MAX_ORDER, read_arpa
 from chainrule.text.tokenizers.word import WordTokenizer
 
 END, BEGIN = ENDS
-_Row, _NONE = ctypes.c_int64 * MAX_ORDER, [-1] * (MAX_ORDER - 1)
-_BYTES = ctypes.sizeof(_Row)
+_EMPTY = np.array([0] + [-1] * (MAX_ORDER - 1), np.int64).tobytes()
 
 
 class FullScoreReturn(NamedTuple):
@@ -37,11 +35,10 @@ class FullScoreReturn(NamedTuple):
 class State:
     """The context of a word; a model fills it. Equal states give equal scores to whatever follows."""
 
-    __slots__ = ("address", "row")
+    __slots__ = ("row",)
 
     def __init__(self) -> None:
-        self.row = _Row(0, *_NONE)
-        self.address = ctypes.addressof(self.row)
+        self.row = bytearray(_EMPTY)  # the row of a state in `engines.ngram.query`, as bytes
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, State) and self._contexts == other._contexts
@@ -54,7 +51,7 @@ class State:
 
     def __copy__(self) -> State:
         copied = State()
-        ctypes.memmove(copied.address, self.address, _BYTES)
+        copied.row[:] = self.row
         return copied
 
     def __deepcopy__(self, memory: Any) -> State:
@@ -63,8 +60,13 @@ class State:
     @property
     def _contexts(self) -> tuple[int, tuple[int, ...]]:
         """How many contexts there are, and their nodes from the shortest on."""
-        nodes = tuple(node for node in self.row[1:] if node >= 0)
+        nodes = tuple(node for node in self.numbers[1:] if node >= 0)
         return len(nodes), nodes
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the row."""
+        return memoryview(self.row).cast("q").tolist()
 
 
 class LoadMethod:
@@ -105,7 +107,7 @@ class Model:
         self._compiled, self._step, self._address = self._scorer.score, self._scorer.step, self._scorer.address
         self._ids = {word: token for token, word in enumerate(words) if token not in (self._unk, table.eos)}
         self._ids |= {END: table.eos, BEGIN: table.eos}
-        self._begin, self._null = _context(table.order, table.eos), _context(table.order, None)
+        self._eos, self._begin = table.eos, _context(table.order, table.eos)
 
     @property
     def order(self) -> int:
@@ -120,7 +122,7 @@ class Model:
             eos: Whether `</s>` is scored too.
         """
         data = sentence.encode() if type(sentence) is str else _bytes_of(sentence)
-        total = self._compiled(data, len(data), self._address, bos, eos)
+        total = self._compiled(data, self._address, bos, eos)
         return total if total == total else sum(one[0] for one in self._by_word(data, bos, eos))
 
     def score_lines(self, sentences: Iterable[str | bytes], bos: bool = True, eos: bool = True) -> list[float]:
@@ -149,7 +151,7 @@ class Model:
         """
         data = _bytes_of(sentence)
         scores = self._scorer.full_scores(data, bos, eos)
-        return iter(self._by_word(data, bos, eos) if scores is None else scores)
+        return iter(self._by_word(data, bos, eos)) if scores is None else scores
 
     def perplexity(self, sentence: str | bytes) -> float:
         """10 ^ (-log10 p / words), the end of the sentence counted as a word.
@@ -168,7 +170,7 @@ class Model:
         Args:
             state: The state that is changed.
         """
-        ctypes.memmove(state.address, self._begin.address, _BYTES)
+        state.row[:] = self._begin
 
     def NullContextWrite(self, state: State) -> None:  # noqa: N802
         """Set a state to the empty context.
@@ -176,7 +178,7 @@ class Model:
         Args:
             state: The state that is changed.
         """
-        ctypes.memmove(state.address, self._null.address, _BYTES)
+        state.row[:] = _EMPTY
 
     def BaseScore(self, in_state: State, word: str, out_state: State) -> float:  # noqa: N802
         """log10 p of a word after a state.
@@ -187,9 +189,9 @@ class Model:
             out_state: Becomes the state after the word.
         """
         token = self._ids.get(word, self._unk)
-        if token == self._table.eos:
+        if token == self._eos:
             return self._end(in_state, word, out_state).log_prob
-        return self._step(self._address, in_state.address, token, out_state.address)
+        return self._step(self._address, in_state.row, token, out_state.row)
 
     def BaseFullScore(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:  # noqa: N802
         """The same with the length of the n-gram found, and whether the word is unknown.
@@ -207,10 +209,10 @@ class Model:
     def _end(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:
         """`</s>`, after which there is no context, or `<s>`, which never follows a word but begins a context."""
         if word == BEGIN:
-            log_prob, matched = self._backed_off(in_state.row[:]), 1
+            log_prob, matched = self._backed_off(in_state.numbers), 1
             self.BeginSentenceWrite(out_state)
         else:
-            log_prob = self._step(self._address, in_state.address, self._table.eos, out_state.address)
+            log_prob = self._step(self._address, in_state.row, self._eos, out_state.row)
             matched = self._scorer.matched
             self.NullContextWrite(out_state)
         return FullScoreReturn(log_prob, matched, False)
@@ -254,12 +256,11 @@ def _load(path: Path) -> tuple[NgramTable, WordTokenizer]:
     return load_model(folder, tokenizer).table, tokenizer
 
 
-def _context(order: int, word: int | None) -> State:
-    """The state after one word, or before any."""
-    state = State()
-    if word is not None:
-        query.begin(np.ctypeslib.as_array(state.row)[:order], word)
-    return state
+def _context(order: int, word: int) -> bytes:
+    """The row of the state after one word."""
+    row_O = np.frombuffer(_EMPTY, np.int64).copy()
+    query.begin(row_O[:order], word)
+    return row_O.tobytes()
 
 
 def _bytes_of(sentence: str | bytes) -> bytes:

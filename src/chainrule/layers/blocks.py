@@ -9,25 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from chainrule.base.parameters import ShardUnit
 from chainrule.errors import ConfigError
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.attention.self_attention import attend, self_weights
 from chainrule.layers.attention.source_memory import SourceMemory, attend_source
 from chainrule.layers.dropout import dropout
+from chainrule.layers.squared_relu import squared_relu
 from chainrule.types import State
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: F.gelu(x),
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
+    "relu2": squared_relu,
     "swish": F.silu,
 }
 
@@ -62,17 +64,20 @@ class BlockShape:
         return nn.LayerNorm(self.width, eps=self.eps, bias=self.bias)
 
 
-class Block(nn.Module):
+class Block(ShardUnit, nn.Module):
     """x + attention(norm x), x + source attention(norm x), x + feedforward(norm x); post-norm normalises the sums.
 
     Every generated token passes every block, so parameters are also held in plain tuples for direct function calls:
     calling six modules per block would double the time of a step.
     """
 
+    compilable: ClassVar[bool] = True  # whether the decoding engine computes blocks of this kind
+
     def __init__(self, shape: BlockShape, rotary: Rotary | None = None, *, reads_source: bool = False) -> None:
         super().__init__()
         width, inside, bias = shape.width, shape.attention_width, shape.bias
         self.shape, self.rotary, self.heads, self.pre = shape, rotary, shape.heads, shape.pre
+        self.reads_source = reads_source
         self.norm_attention = shape.make_norm()
         self.project_in = nn.Linear(width, 3 * inside, bias=bias)
         self.project_out = nn.Linear(inside, width, bias=bias)
@@ -85,10 +90,14 @@ class Block(nn.Module):
         self.widen = nn.Linear(width, (1 + shape.gated) * shape.inner, bias=bias)
         self.narrow = nn.Linear(shape.inner, width, bias=bias)
         self.activation = ACTIVATIONS[shape.activation]
+        self.reads_source = reads_source
+        self.bind()
+
+    def bind(self) -> None:
         self.attention_parameters = _parameters(self.project_in, self.project_out)
-        self.source_parameters = _parameters(self.project_query, self.project_source) if reads_source else []
+        self.source_parameters = _parameters(self.project_query, self.project_source) if self.reads_source else []
         self.feedforward_parameters = _parameters(self.widen, self.narrow)
-        norms = (self.norm_attention, self.norm_source if reads_source else None, self.norm_feedforward)
+        norms = (self.norm_attention, self.norm_source if self.reads_source else None, self.norm_feedforward)
         self.norms = [None if norm is None else _norm_function(norm) for norm in norms]
 
     def forward(

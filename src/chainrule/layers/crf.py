@@ -41,6 +41,18 @@ class LinearChainCrf(nn.Module):
             sums_BC = torch.where(mask_BT[:, step, None], longer_BC, sums_BC)
         return (sums_BC + self.ends_L).logsumexp(1)
 
+    def marginals(self, scores_BTC: Tensor, mask_BT: Tensor) -> Tensor:
+        """p(y_t | x) of each tag by the forward-backward algorithm, BTC; undefined at padding."""
+        T = scores_BTC.shape[1]
+        before = [self.begins_L + scores_BTC[:, 0]]
+        for step in range(1, T):
+            before.append((before[-1][:, :, None] + self.moves_LL).logsumexp(1) + scores_BTC[:, step])
+        after = [self.ends_L.expand_as(before[0])]
+        for step in range(T - 1, 0, -1):
+            longer_BC = (self.moves_LL + (scores_BTC[:, step] + after[-1])[:, None]).logsumexp(2)
+            after.append(torch.where(mask_BT[:, step, None], longer_BC, self.ends_L))
+        return (torch.stack(before, 1) + torch.stack(after[::-1], 1)).softmax(2)
+
     @torch.no_grad()
     def best(self, scores_BTC: Tensor, mask_BT: Tensor) -> Tensor:
         """The most probable tags of each row, BT; undefined at padding."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from chainrule.base.shares import draw_rows
 
 
 def dropout(inputs: Tensor, rate: float) -> Tensor:
@@ -12,12 +16,19 @@ def dropout(inputs: Tensor, rate: float) -> Tensor:
 
     On a CPU, drawing the mask is most of the work, so one 64-bit draw decides on four entries, by 16 bits each.
     """
-    if inputs.device.type != "cpu" or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         return F.dropout(inputs, rate)
-    draws = torch.empty((inputs.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    chance = draws.view(torch.int16)[: inputs.numel()].view(inputs.shape)  # uniform over -32768 … 32767
-    kept = chance >= round(rate * 2**16) - 2**15
+    if inputs.device.type != "cpu":
+        return inputs * draw_rows(lambda shape: F.dropout(inputs.new_ones(shape), rate), inputs.shape)
+    kept = draw_rows(_chances, inputs.shape) >= round(rate * 2**16) - 2**15
     return inputs * kept.to(inputs.dtype).mul_(1 / (1 - rate))
+
+
+def _chances(shape: tuple[int, ...]) -> Tensor:
+    """Numbers uniform over -32768 … 32767."""
+    size = math.prod(shape)
+    draws = torch.empty((size + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    return draws.view(torch.int16)[:size].view(shape)
 
 
 def drop(inputs_BTD: Tensor, rate: float, *, training: bool, locked: bool = False) -> Tensor:
@@ -26,7 +37,8 @@ def drop(inputs_BTD: Tensor, rate: float, *, training: bool, locked: bool = Fals
         return inputs_BTD
     if not locked:
         return dropout(inputs_BTD, rate)
-    mask_B1D = inputs_BTD.new_empty(inputs_BTD.shape[0], 1, inputs_BTD.shape[2]).bernoulli_(1 - rate).div_(1 - rate)
+    shape = (inputs_BTD.shape[0], 1, inputs_BTD.shape[2])
+    mask_B1D = draw_rows(lambda whole: inputs_BTD.new_empty(whole).bernoulli_(1 - rate).div_(1 - rate), shape)
     return inputs_BTD * mask_B1D
 
 

@@ -166,9 +166,13 @@ class ContinuousCache:
         empty_BV = hidden_BD.new_zeros(len(hidden_BD), self.vocab_size)
         if not state.tokens_BL.shape[1]:
             return _log_ratio(empty_BV, empty_BV, self.vocab_size)
-        weight_BL = self._weights(hidden_BD[:, None], state.keys_BLD)[:, 0]
+        weight_BL = self.similarities(hidden_BD, state)
         mass_BV = empty_BV.scatter_add(1, state.tokens_BL, weight_BL)
         return _log_ratio(mass_BV, weight_BL.sum(1, keepdim=True), self.vocab_size)
+
+    def similarities(self, hidden_BD: Tensor, state: ContinuousCacheState) -> Tensor:
+        """exp(θ h_t·h_i) of each token in the cache, divided by the largest of its row -> BL."""
+        return self._weights(hidden_BD[:, None], state.keys_BLD)[:, 0]
 
 
 def _append(state: ContinuousCacheState, tokens_BT: Tensor, hidden_BTD: Tensor) -> ContinuousCacheState:

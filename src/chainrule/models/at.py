@@ -32,6 +32,8 @@ from chainrule.types import Preferences, State
 class LinearBlock(Block):
     """A block with linear self-attention; its cache is a LinearState."""
 
+    compilable = False
+
     def __init__(
         self, shape: BlockShape, rotary: Rotary | None = None, *, reads_source: bool = False, decay: bool = True
     ) -> None:

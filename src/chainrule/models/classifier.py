@@ -202,6 +202,11 @@ class Classifier(LabelModel):
         vector_BD = self.pooling(encoded.states_BSD, encoded.mask_BS, encoded.pooled_BE)
         return Outputs(self.network(vector_BD)[:, None], None)
 
+    def attention(self, batch: Batch) -> Tensor | None:
+        """The weight of each state in the vector of its text, BS; None: the pooling has no attention."""
+        encoded = self.encode(batch)
+        return self.pooling.weights(encoded.states_BSD, encoded.mask_BS, encoded.pooled_BE)
+
     def encode(self, batch: Batch) -> EncodedText:
         """The texts by the encoder, with a learned vector added to the states of the second text of a pair."""
         assert batch.source is not None

@@ -13,13 +13,17 @@ the newer half of the old one. Parallel scoring and stepping use the same window
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from chainrule.base.parameters import weights_below
+from chainrule.engines.decode.stack import StackState
+from chainrule.engines.decode.weights import Linear, StackWeights
+from chainrule.layers.compiled import PackedModel, predict, read_features
 from chainrule.layers.dropout import drop, word_mask
 from chainrule.registry import MODELS
 from chainrule.types import (
@@ -64,6 +68,7 @@ class FeatureLayer(nn.Module):
     prefers: ClassVar[Preferences] = Preferences()
     suggestions: ClassVar[tuple[str, ...]] = ()
     encodes: ClassVar[bool] = False  # whether it can be the pretrained encoder of another model
+    shardable: ClassVar[bool] = False  # whether its weights can be divided among processes
     rewinds: ClassVar[bool] = False  # whether `rewind` is supported; only for layers with a window
 
     def __init__(self, config: Any, embedding: nn.Embedding) -> None:
@@ -85,6 +90,10 @@ class FeatureLayer(nn.Module):
     def encoder_shape(cls, config: Any, vocab_size: int, eos: int) -> Any:
         """The shape of an encoder that computes these features."""
         raise TypeError(f"{cls.__name__} is not an encoder")
+
+    def compiled(self, embedding: nn.Embedding, output: Linear | None) -> StackWeights | None:
+        """The parameters for the decoding engine, given the output layer; None: torch computes the features."""
+        return None
 
     def rewind(self, state: State, count: int) -> State:
         """The state without its last `count` positions."""
@@ -126,6 +135,18 @@ class LanguageModel(nn.Module, SteppingModel):
         self.output = output.layer(output.config, width, vocabulary)
         if tied:
             self.output.tie(self.embedding.weight)
+
+    @cached_property
+    def _packed(self) -> PackedModel:
+        """The compiled form of the model."""
+        return PackedModel()
+
+    def train(self, mode: bool = True) -> Self:
+        self._packed.forget()
+        return super().train(mode)
+
+    def _compiled(self) -> StackWeights | None:
+        return self.features.compiled(self.embedding, self.output.compiled) if self.bridge is None else None
 
     @property
     def feature_width(self) -> int:
@@ -179,7 +200,10 @@ class LanguageModel(nn.Module, SteppingModel):
     # Stepping
 
     def start(self, batch: int) -> Prefix:
-        """The empty prefix."""
+        """The empty prefix. In evaluation mode and without gradients, the decoding engine reads it where it can."""
+        stack = self._packed.stack(self, self.precision, self._compiled)
+        if stack is not None:
+            return Prefix(stack.start(batch), None, None)
         empty = self.unigram_counts.new_empty(batch, 0) if self.window else None
         return Prefix(self.features.start(batch), empty, None)
 
@@ -189,23 +213,33 @@ class LanguageModel(nn.Module, SteppingModel):
 
     def prefill(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
         """Append T tokens to each prefix in parallel -> log p(. | prefix) after the last, BV, and the new state."""
+        if isinstance(state.features, StackState) and state.pending_B is None and state.features.predicts:
+            log_probs_BV, features = predict(state.features, tokens_BT, "last")
+            return log_probs_BV, Prefix(features, None, None)
         hidden_BTD, state = self.read(state, tokens_BT)
         return self.output.log_probs(hidden_BTD[:, -1]), state
 
     def extend(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
         """Append T tokens to each prefix in parallel -> log p(. | prefix) after each, BTV, and the new state."""
+        if isinstance(state.features, StackState) and state.pending_B is None and state.features.predicts:
+            log_probs_BTV, features = predict(state.features, tokens_BT, "all")
+            return log_probs_BTV, Prefix(features, None, None)
         hidden_BTD, state = self.read(state, tokens_BT)
         log_probs_NV = self.output.log_probs(hidden_BTD[:, -tokens_BT.shape[1] :].flatten(0, 1))
         return log_probs_NV.unflatten(0, tokens_BT.shape), state
 
     def rewindable(self, state: Prefix) -> int | None:
         """The number of tokens that fit into the window; they can be read and then removed. None: never any."""
+        if isinstance(state.features, StackState):
+            return state.features.room - (state.pending_B is not None)
         if self.window is None or state.recent_BL is None or not self.features.rewinds:
             return None
         return self.window - state.recent_BL.shape[1] - (state.pending_B is not None)
 
     def rewind(self, state: Prefix, count: int) -> Prefix:
         """The prefix without its last `count` tokens, all of them read since `rewindable` was called."""
+        if isinstance(state.features, StackState):
+            return Prefix(state.features.remove_last(count), None, None)
         assert state.recent_BL is not None
         kept = state.recent_BL.shape[1] - count
         return Prefix(self.features.rewind(state.features, count), state.recent_BL[:, :kept], None)
@@ -218,6 +252,12 @@ class LanguageModel(nn.Module, SteppingModel):
         if state.pending_B is not None:
             tokens_BT = torch.cat([state.pending_B[:, None], tokens_BT], 1)
         return self._extend(state, tokens_BT)
+
+    def recent_tokens(self, state: Prefix) -> Tensor | None:
+        """The tokens in the window of each prefix, BL; None: the model has no window."""
+        if isinstance(state.features, StackState):
+            return torch.from_numpy(state.features.tokens())
+        return state.recent_BL
 
     def select(self, state: Prefix, rows_K: Tensor) -> Prefix:
         """Row k of the result is row rows_K[k] of the state."""
@@ -255,6 +295,9 @@ class LanguageModel(nn.Module, SteppingModel):
 
     def _extend(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
         """Read tokens after a prefix of any length -> hidden_BTD, and the new state without a pending token."""
+        if isinstance(state.features, StackState):
+            hidden_BTD, features = read_features(state.features, tokens_BT)
+            return hidden_BTD, Prefix(features, None, None)
         if self.window is None or state.recent_BL is None:
             hidden_BTD, features = self._read(tokens_BT, state.features)
             return hidden_BTD, Prefix(features, None, None)
@@ -302,6 +345,7 @@ def language_model(
             "prefers": features.prefers,
             "suggestions": features.suggestions,
             "encodes": features.encodes,
+            "shardable": features.shardable,
             "attention_weights": _attention_weights,
             "__doc__": features.__doc__,
         }

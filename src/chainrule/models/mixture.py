@@ -1,40 +1,36 @@
 """Linear interpolation of models with one vocabulary, and of caches.
 
-    p(w | prefix) = Σ_k λ_k p_k(w | prefix)
+    m(w | prefix) = Σ_k λ_k p_k(w | prefix)        p(w | prefix) = m(w | prefix)^(1/τ) / Σ_v m(v | prefix)^(1/τ)
 
-Jelinek & Mercer, "Interpolated Estimation of Markov Source Parameters from Sparse Data", 1980. EM finds the weights λ
-under which a held-out text is most probable: one set for all contexts, or one set for each bucket of contexts. A part
-may be any model that implements the contract, including another mixture. Caches are described in `adaptive_cache.py`.
-In suffixes K counts the components: the parts, then the caches.
+Jelinek & Mercer, "Interpolated Estimation of Markov Source Parameters from Sparse Data", 1980. The weights λ are one
+set for all contexts, or one for each bucket of contexts (`mixture_weights.py`, `context_buckets.py`). The temperature τ
+is 1 unless it is fitted: a weighted sum of calibrated distributions is less certain than it should be (Ranjan &
+Gneiting, "Combining Probability Forecasts", 2010), and τ corrects that by one number (Guo et al., "On Calibration of
+Modern Neural Networks", 2017). With another τ than 1, a token's probability needs those of all tokens. A part may be
+any model that implements the contract, including another mixture. Caches are described in `adaptive_cache.py`. In
+suffixes K counts the components: the parts, then the caches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from chainrule.base.arrays import Array
 from chainrule.base.grammar import plural
 from chainrule.errors import ConfigError
 from chainrule.models.adaptive_cache import AnyCacheConfig, ContinuousCache, UnigramCache, UnigramCacheConfig
+from chainrule.models.context_buckets import SingleBucket, choose_bucketing
 from chainrule.models.language_model import LanguageModel
+from chainrule.models.options import live
 from chainrule.registry import MODELS
-from chainrule.types import ContextDepths, State, SteppingModel, Vocabulary, select_rows
+from chainrule.types import State, SteppingModel, Vocabulary, select_rows
 
-MAX_BUCKETS = 12
-"""Longer or more frequent contexts share the last bucket."""
-
-MIN_BUCKET_TOKENS = 100
-"""A bucket with fewer tokens has no weights of its own."""
-
-MIN_GAIN = 1e-7
-"""EM ends when a step improves log p by less, in nats per token."""
+SCORED_VALUES = 1 << 22
+"""Largest number of probabilities that one pass of scoring with a temperature computes for each component."""
 
 Cache = UnigramCache | ContinuousCache
 
@@ -47,6 +43,12 @@ class MixtureConfig(BaseModel):
     parts: int = Field(1, ge=1, description="number of models, in the folders parts/0, parts/1, …")
     caches: tuple[AnyCacheConfig, ...] = Field((), description="caches, each with its kind and options")
     buckets: bool = Field(False, description="separate weights for each bucket of contexts")
+    temperature: float = Field(
+        1.0,
+        gt=0,
+        description="τ: the mixed distribution is raised to the power 1/τ and normalised; below 1 it is sharper",
+        json_schema_extra=live(fitted=True),
+    )
 
 
 class MixtureState(NamedTuple):
@@ -56,15 +58,16 @@ class MixtureState(NamedTuple):
     caches: tuple[State, ...]
     newest_B: Tensor | None  # the last token; None: nothing was read yet, not even the eos before a text
     hidden: tuple[Tensor | None, ...]  # for each part the features BD that predict the next token, if they are known
+    pending_B: Tensor | None = None  # a token that was scored with a temperature but not read yet
 
 
 class _PartResult(NamedTuple):
     """What one part computes when it reads tokens."""
 
-    log_probs: Tensor  # BV or BT
+    log_probs: Tensor  # BV, BTV or BT
     state: State
     predictors_BTD: Tensor | None  # the features that predicted the tokens; None: no cache needs them
-    newest_BD: Tensor | None  # the features that predict the next token
+    newest_BD: Tensor | None  # the features that predict the next token; BTD: after each token
 
 
 @MODELS.register("mixture", family="mixture", task="lm", fitting="mix")
@@ -74,6 +77,7 @@ class Mixture(nn.Module, SteppingModel):
     suggestions = (
         "chainrule mix NGRAM NETWORK --valid TEXT --cache unigram --out RUN",
         "--buckets for separate weights by context",
+        "chainrule tune RUN --valid TEXT to fit the temperature",
     )
 
     Config: ClassVar[type[MixtureConfig]] = MixtureConfig
@@ -97,7 +101,7 @@ class Mixture(nn.Module, SteppingModel):
         self._observed = {cache.part for cache in self.caches}  # the parts whose features a cache needs
         counts_V = torch.as_tensor(vocabulary.counts_V, dtype=torch.int64)
         self.register_buffer("unigram_counts", counts_V)
-        self.bucketing = _choose_bucketing(parts, counts_V) if config.buckets else SingleBucket()
+        self.bucketing = choose_bucketing(parts, counts_V) if config.buckets else SingleBucket()
         shape = (self.bucketing.count, len(parts) + len(self.caches))
         # Single precision: some devices do not support double precision.
         weights_ZK = torch.full(shape, 1 / shape[1]) if weights_ZK is None else weights_ZK.float()
@@ -128,6 +132,7 @@ class Mixture(nn.Module, SteppingModel):
 
     def prefill(self, state: MixtureState, tokens_BT: Tensor) -> tuple[Tensor, MixtureState]:
         """Append T tokens to each prefix in parallel -> log p(. | prefix) after the last, BV, and the new state."""
+        state, tokens_BT = _with_pending(state, tokens_BT)
         results = [self._prefill_part(number, state, tokens_BT) for number in range(len(self.parts))]
         # The first token of all is the eos before the text, which is not part of the text.
         new_BT = tokens_BT if state.newest_B is not None else tokens_BT[:, 1:]
@@ -138,7 +143,8 @@ class Mixture(nn.Module, SteppingModel):
             log_probs.append(cache.log_probs(observed.newest_BD, caches[-1]))
         newest = tuple(result.newest_BD for result in results)
         after = MixtureState(tuple(result.state for result in results), tuple(caches), tokens_BT[:, -1], newest)
-        return self._mix(torch.stack(log_probs), self.bucketing.bucket_prefix(self.parts, after)[:, None]), after
+        buckets_B = self.bucketing.bucket_prefix(self.parts, tokens_BT[:, -1], after.parts)
+        return self._temper(self._mix(torch.stack(log_probs), buckets_B[:, None])), after
 
     def _prefill_part(self, number: int, state: MixtureState, tokens_BT: Tensor) -> _PartResult:
         """Append T tokens to the prefixes of one part, with its features if a cache needs them."""
@@ -146,12 +152,56 @@ class Mixture(nn.Module, SteppingModel):
         if number not in self._observed:
             log_probs_BV, after = part.prefill(before, tokens_BT)
             return _PartResult(log_probs_BV.float(), after, None, None)
-        hidden_BTD, after = part.read(before, tokens_BT)
-        newest_BD, known_BD = hidden_BTD[:, -1], state.hidden[number]
-        if known_BD is not None:
-            hidden_BTD = torch.cat([known_BD[:, None], hidden_BTD], 1)
+        hidden_BTD, after = self._read_part(number, state, tokens_BT)
         # The features before a token predicted it; those after the last token predict the next one.
+        newest_BD = hidden_BTD[:, -1]
         return _PartResult(part.output.log_probs(newest_BD).float(), after, hidden_BTD[:, :-1], newest_BD)
+
+    def _read_part(self, number: int, state: MixtureState, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        """The features of one part before the tokens, if they are known, then after each of them -> BTD."""
+        hidden_BTD, after = self.parts[number].read(state.parts[number], tokens_BT)
+        known_BD = state.hidden[number]
+        return hidden_BTD if known_BD is None else torch.cat([known_BD[:, None], hidden_BTD], 1), after
+
+    def extend(self, state: MixtureState, tokens_BT: Tensor) -> tuple[Tensor, MixtureState]:
+        """Append T tokens to each prefix in parallel -> log p(. | prefix) after each, BTV, and the new state."""
+        (state, read_BT), T = _with_pending(state, tokens_BT), tokens_BT.shape[1]
+        results = [self._extend_part(number, state, read_BT) for number in range(len(self.parts))]
+        log_probs, caches = [result.log_probs for result in results], []
+        for cache, before in zip(self.caches, state.caches, strict=True):
+            log_probs_BTV, after = self._extend_cache(cache, before, read_BT, results, state.newest_B is None)
+            log_probs.append(log_probs_BTV)
+            caches.append(after)
+        buckets_BT = self.bucketing.bucket_prefixes(self.parts, read_BT, state.parts, state.newest_B is None)
+        newest = tuple(None if result.newest_BD is None else result.newest_BD[:, -1] for result in results)
+        states = MixtureState(tuple(result.state for result in results), tuple(caches), tokens_BT[:, -1], newest)
+        mixed_BTV = self._mix(torch.stack(log_probs)[:, :, -T:], buckets_BT[:, -T:, None])
+        return self._temper(mixed_BTV), states
+
+    def _extend_part(self, number: int, state: MixtureState, tokens_BT: Tensor) -> _PartResult:
+        """Append T tokens to the prefixes of one part -> log p after each, with its features if a cache needs them."""
+        part, T = self.parts[number], tokens_BT.shape[1]
+        if number not in self._observed:
+            log_probs_BTV, after = part.extend(state.parts[number], tokens_BT)
+            return _PartResult(log_probs_BTV.float(), after, None, None)
+        hidden_BTD, after = self._read_part(number, state, tokens_BT)
+        newest_BTD = hidden_BTD[:, -T:]
+        log_probs_BTV = part.output.log_probs(newest_BTD.flatten(0, 1)).float().unflatten(0, tokens_BT.shape)
+        return _PartResult(log_probs_BTV, after, hidden_BTD[:, :-1], newest_BTD)
+
+    def _extend_cache(
+        self, cache: Cache, state: State, tokens_BT: Tensor, results: Sequence[_PartResult], first: bool
+    ) -> tuple[Tensor, State]:
+        """log p of every token by a cache after each of T tokens, BTV, and its state after them."""
+        observed, rows, T = results[cache.part or 0], [], tokens_BT.shape[1]
+        skipped = T - observed.predictors_BTD.shape[1] if observed.predictors_BTD is not None else 0
+        for t in range(T):
+            if t or not first:  # else it is the eos before the text, which is not part of the text
+                predictor_BTD = observed.predictors_BTD
+                before_BTD = None if predictor_BTD is None else predictor_BTD[:, t - skipped : t - skipped + 1]
+                state = cache.read(tokens_BT[:, t : t + 1], before_BTD, state)
+            rows.append(cache.log_probs(None if observed.newest_BD is None else observed.newest_BD[:, t], state))
+        return torch.stack(rows, 1), state
 
     def select(self, state: MixtureState, rows_K: Tensor) -> MixtureState:
         """Row k of the result is row rows_K[k] of the state."""
@@ -166,8 +216,25 @@ class Mixture(nn.Module, SteppingModel):
 
     def score(self, tokens_BT: Tensor, state: MixtureState) -> tuple[Tensor, MixtureState]:
         """log p of each token given the state and all tokens before it -> BT, and the state after them."""
+        if self.config.temperature != 1:
+            return self._score_tempered(tokens_BT, state)
         log_probs_KBT, after = self.score_components(tokens_BT, state)
         return self._mix(log_probs_KBT, self.find_buckets(tokens_BT, state)), after
+
+    def _score_tempered(self, tokens_BT: Tensor, state: MixtureState) -> tuple[Tensor, MixtureState]:
+        """`score` with a temperature, from the distribution before each token; the last token stays pending."""
+        scores = []
+        for block_BT in tokens_BT.split(max(1, SCORED_VALUES // (len(tokens_BT) * self.vocab_size)), 1):
+            log_probs_BTV, state = self.predict_tokens(block_BT, state)
+            scores.append(log_probs_BTV.gather(2, block_BT[:, :, None])[:, :, 0])
+        return torch.cat(scores, 1), state
+
+    def predict_tokens(self, tokens_BT: Tensor, state: MixtureState) -> tuple[Tensor, MixtureState]:
+        """log p of every token in the place of each given one -> BTV, and the state in which the last is pending."""
+        before_B = torch.full_like(tokens_BT[:, 0], self.eos) if state.pending_B is None else state.pending_B
+        inputs_BT = torch.cat([before_B[:, None], tokens_BT[:, :-1]], 1)
+        log_probs_BTV, state = self.extend(state._replace(pending_B=None), inputs_BT)
+        return log_probs_BTV, state._replace(pending_B=tokens_BT[:, -1])
 
     def score_components(self, tokens_BT: Tensor, state: MixtureState) -> tuple[Tensor, MixtureState]:
         """log p of each token by each component separately -> KBT, and the state after the tokens."""
@@ -195,87 +262,24 @@ class Mixture(nn.Module, SteppingModel):
         """The bucket of the context of each token, which selects the weights -> int64 BT."""
         newest_B = torch.full_like(tokens_BT[:, 0], self.eos) if state.newest_B is None else state.newest_B
         previous_BT = torch.cat([newest_B[:, None], tokens_BT[:, :-1]], 1)
-        return self.bucketing.bucket_tokens(self.parts, tokens_BT, previous_BT, state)
+        return self.bucketing.bucket_tokens(self.parts, tokens_BT, previous_BT, state.parts)
 
     def _mix(self, log_probs_KBN: Tensor, buckets_BN: Tensor) -> Tensor:
         """log Σ_k λ_k p_k of the N entries of each row -> BN; `buckets_BN` may be one column for all. p_k may be 0."""
         log_weights_KBN = self.weights.log()[buckets_BN].movedim(-1, 0)
         return torch.logsumexp(log_probs_KBN + log_weights_KBN, 0)
 
-
-# Buckets
-
-
-class SingleBucket(nn.Module):
-    """The same weights for all contexts."""
-
-    count = 1
-
-    def bucket_tokens(
-        self, parts: Sequence[SteppingModel], tokens_BT: Tensor, previous_BT: Tensor, state: MixtureState
-    ) -> Tensor:
-        """The bucket of the context of each token, given the state before them -> int64 BT."""
-        return torch.zeros_like(tokens_BT)
-
-    def bucket_prefix(self, parts: Sequence[SteppingModel], state: MixtureState) -> Tensor:
-        """The bucket of a prefix, given the state after it -> int64 B."""
-        assert state.newest_B is not None
-        return torch.zeros_like(state.newest_B)
+    def _temper(self, log_probs_BNV: Tensor) -> Tensor:
+        """The distributions raised to the power 1/τ and normalised."""
+        temperature = self.config.temperature
+        return log_probs_BNV if temperature == 1 else (log_probs_BNV / temperature).log_softmax(-1)
 
 
-class DepthBuckets(nn.Module):
-    """Buckets by the length of the longest context that an n-gram part has seen in training."""
-
-    count = MAX_BUCKETS
-
-    def __init__(self, part: int) -> None:
-        super().__init__()
-        self.part = part
-
-    def bucket_tokens(
-        self, parts: Sequence[SteppingModel], tokens_BT: Tensor, previous_BT: Tensor, state: MixtureState
-    ) -> Tensor:
-        depth_BT = self._context_depths(parts).depths(tokens_BT, state.parts[self.part])
-        return depth_BT.clamp(max=self.count - 1).to(tokens_BT.device)
-
-    def bucket_prefix(self, parts: Sequence[SteppingModel], state: MixtureState) -> Tensor:
-        assert state.newest_B is not None
-        depth_B = self._context_depths(parts).depth_rows(state.parts[self.part])
-        return depth_B.clamp(max=self.count - 1).to(state.newest_B.device)
-
-    def _context_depths(self, parts: Sequence[SteppingModel]) -> ContextDepths:
-        depths = parts[self.part].context_depths
-        assert depths is not None
-        return depths
-
-
-class CountBuckets(nn.Module):
-    """Buckets by the number of occurrences of the last token in the training text: ⌊log2(1 + count)⌋."""
-
-    count = MAX_BUCKETS
-    bucket_V: Tensor
-
-    def __init__(self, counts_V: Tensor) -> None:
-        super().__init__()
-        most = 1 << (self.count - 1)
-        exponent_V = torch.frexp((1 + counts_V).clamp(max=most).double()).exponent.long() - 1
-        self.register_buffer("bucket_V", exponent_V, persistent=False)
-
-    def bucket_tokens(
-        self, parts: Sequence[SteppingModel], tokens_BT: Tensor, previous_BT: Tensor, state: MixtureState
-    ) -> Tensor:
-        return self.bucket_V[previous_BT]
-
-    def bucket_prefix(self, parts: Sequence[SteppingModel], state: MixtureState) -> Tensor:
-        return self.bucket_V[state.newest_B]
-
-
-def _choose_bucketing(parts: Sequence[SteppingModel], counts_V: Tensor) -> DepthBuckets | CountBuckets:
-    """By the depth of the first part that knows it, otherwise by the count of the last token."""
-    for number, part in enumerate(parts):
-        if part.context_depths is not None:
-            return DepthBuckets(number)
-    return CountBuckets(counts_V)
+def _with_pending(state: MixtureState, tokens_BT: Tensor) -> tuple[MixtureState, Tensor]:
+    """The state without its pending token, and the tokens after it."""
+    if state.pending_B is None:
+        return state, tokens_BT
+    return state._replace(pending_B=None), torch.cat([state.pending_B[:, None], tokens_BT], 1)
 
 
 # Caches
@@ -291,53 +295,3 @@ def _make_cache(config: AnyCacheConfig, parts: Sequence[SteppingModel], vocab_si
             "give it the number of a neural model"
         )
     return ContinuousCache(config, vocab_size, part.feature_width)
-
-
-# Weights
-
-
-@dataclass(frozen=True)
-class FittedWeights:
-    """The weights that EM found."""
-
-    weights_ZK: Array  # float64
-    overall_K: Array  # without buckets
-    iterations: int
-    nats: float  # mean -log p of a token with `overall_K`, over tokens to which some component gives a probability
-
-
-def fit_weights(log_probs_KN: Array, buckets_N: Array | None = None, buckets: int = 1) -> FittedWeights:
-    """The weights under which the tokens are most probable, by EM; each bucket with enough tokens has its own."""
-    top_N = log_probs_KN.max(0).astype(np.float64)
-    possible_N = np.isfinite(top_N)  # tokens with p = 0 under all components do not depend on the weights
-    probs_KN = np.exp(log_probs_KN[:, possible_N] - top_N[possible_N])
-    overall_K, iterations, log_prob = _em(probs_KN, np.full(len(probs_KN), 1 / len(probs_KN)))
-    weights_ZK = np.tile(overall_K, (buckets, 1))
-    if buckets_N is not None and buckets > 1:
-        for bucket in range(buckets):
-            inside_KM = probs_KN[:, buckets_N[possible_N] == bucket]
-            if inside_KM.shape[1] >= MIN_BUCKET_TOKENS:
-                weights_ZK[bucket], more, _ = _em(inside_KM, overall_K)
-                iterations += more
-    nats = -float(log_prob + top_N[possible_N].mean()) if possible_N.any() else 0.0
-    return FittedWeights(weights_ZK, overall_K, iterations, nats)
-
-
-def _em(probs_KN: Array, weights_K: Array) -> tuple[Array, int, float]:
-    """EM from initial weights -> the weights, the number of steps, and the mean log p of a token."""
-    iterations, before = 0, -np.inf
-    while probs_KN.shape[1]:
-        better_K, now = em_step(probs_KN, weights_K)
-        if now - before < MIN_GAIN:
-            break
-        weights_K, before, iterations = better_K, now, iterations + 1
-    return weights_K, iterations, before
-
-
-def em_step(probs_KN: Array, weights_K: Array) -> tuple[Array, float]:
-    """One step of EM -> weights that are at least as good, and the mean log p of a token with the given weights.
-
-    The new weight of a component is its mean share of the probability of a token.
-    """
-    mixed_N = weights_K @ probs_KN
-    return weights_K * (probs_KN @ (1 / mixed_N)) / len(mixed_N), float(np.log(mixed_N).mean())

@@ -28,6 +28,9 @@ from chainrule.types import ContextDepths, LineScorer, SteppingModel, Vocabulary
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from chainrule.engines.ngram.estimate import EstimationPlan
+    from chainrule.engines.ngram.segments import Counts, Shape
+
 Smoothing = Literal[
     "mle",
     "additive",
@@ -126,13 +129,10 @@ class Ngram(SteppingModel):
         note: Callable[[str], None] = lambda text: None,
     ) -> Self:
         """Count the n-grams of a text and smooth them; some smoothings are fitted on the text `valid`."""
-        from chainrule.engines.ngram.estimate import EstimationPlan, estimate  # its kernels take a while to import
+        from chainrule.engines.ngram.estimate import estimate  # its kernels take a while to import
 
-        plan = EstimationPlan(
-            config.order, config.smoothing, config.delta, config.prune, bool(config.across_lines), config.quantize
-        )
         table = estimate(
-            plan,
+            plan_of(config),
             tokens,
             valid,
             eos=vocabulary.eos,
@@ -143,6 +143,27 @@ class Ngram(SteppingModel):
             note=note,
         )
         return cls(config, table, vocabulary.counts_V)
+
+    @classmethod
+    def from_counts(
+        cls,
+        config: NgramConfig,
+        parts: list[Counts],
+        shape: Shape,
+        valid: Array,
+        *,
+        scratch: Path,
+        memory: int | None = None,
+        threads: int = 1,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> Self:
+        """The model of a text that was counted in parts, given in the order of the text; as `estimate` makes it."""
+        from chainrule.engines.ngram.estimate import estimate_from_counts
+
+        table, counts_V = estimate_from_counts(
+            plan_of(config), parts, shape, valid, scratch=scratch, memory=memory, threads=threads, note=note
+        )
+        return cls(config, table, counts_V)
 
     def save(self, path: Path) -> None:
         """Write the model to a file."""
@@ -245,6 +266,15 @@ class Ngram(SteppingModel):
     def score_lines(self, tokens_N: Array) -> tuple[Array, Array]:
         """log p in nats and number of tokens of each of M lines, scored separately; the last line may lack its eos."""
         return self._arrays.score_lines(tokens_N)
+
+
+def plan_of(config: NgramConfig) -> EstimationPlan:
+    """The settings of an estimation."""
+    from chainrule.engines.ngram.estimate import EstimationPlan
+
+    return EstimationPlan(
+        config.order, config.smoothing, config.delta, config.prune, bool(config.across_lines), config.quantize
+    )
 
 
 def _to_array(tokens: Tensor) -> Array:

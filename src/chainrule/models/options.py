@@ -18,11 +18,12 @@ class LiveOption:
     low: float | None = None  # with `high`: between them the loss has one minimum
     high: float | None = None
     where: Mapping[str, Sequence[Any]] | None = None  # values of other options for which this one has an effect
+    fitted: bool = False  # found by a method of its own instead of a search
 
     @property
     def searchable(self) -> bool:
-        """Whether a search is declared; other options can only be set."""
-        return bool(self.choices) or self.low is not None
+        """Whether a search or fit is declared; other options can only be set."""
+        return bool(self.choices) or self.low is not None or self.fitted
 
     def applies(self, config: BaseModel | Mapping[str, Any]) -> bool:
         """Whether the option has an effect in a configuration; an option that it lacks prevents nothing."""
@@ -36,10 +37,18 @@ def live(
     low: float | None = None,
     high: float | None = None,
     where: Mapping[str, Sequence[Any]] | None = None,
+    fitted: bool = False,
 ) -> dict[str, JsonValue]:
     """`json_schema_extra` of a live option; the arguments are those of `LiveOption`."""
     conditions: dict[str, JsonValue] = {name: list(values) for name, values in (where or {}).items()}
-    return {"live": True, "choices": list(choices), "low": low, "high": high, "where": conditions}
+    return {
+        "live": True,
+        "choices": list(choices),
+        "low": low,
+        "high": high,
+        "where": conditions,
+        "fitted": fitted,
+    }
 
 
 def live_options(config: type[BaseModel]) -> list[LiveOption]:
@@ -49,5 +58,5 @@ def live_options(config: type[BaseModel]) -> list[LiveOption]:
         declared: Any = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
         if declared.get("live"):
             choices, where = tuple(declared["choices"]), declared["where"]
-            found.append(LiveOption(name, choices, declared["low"], declared["high"], where))
+            found.append(LiveOption(name, choices, declared["low"], declared["high"], where, declared["fitted"]))
     return found

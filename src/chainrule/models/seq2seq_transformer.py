@@ -19,11 +19,14 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import Field
 from torch import Tensor, nn
 
+from chainrule.engines.decode.stack import CompiledStack, Sources, StackState, Wanted
+from chainrule.engines.decode.weights import StackWeights
 from chainrule.errors import ConfigError
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.attention.source_memory import SourceMemory, source_mask, source_weights
 from chainrule.layers.blocks import Block, BlockShape, check_heads
+from chainrule.layers.compiled import predict, read_features, stack_weights
 from chainrule.layers.dropout import drop
 from chainrule.layers.transformer_stack import TransformerStack, initialise
 from chainrule.models.translator import EncoderDecoderConfig, Translator
@@ -54,8 +57,8 @@ class Seq2SeqTransformerConfig(EncoderDecoderConfig):
 class DecoderState(NamedTuple):
     """The source and the past of the decoder."""
 
-    memory: SourceMemory
-    caches: list[State] | None  # one per block; None: all positions are read in one pass
+    memory: SourceMemory | None  # None: `caches` is the state of the engine, which keeps the source too
+    caches: list[State] | StackState | None  # one per block; None: all positions are read in one pass
     length: int = 0  # positions read
 
 
@@ -81,12 +84,20 @@ class Stack(TransformerStack):
 
     def embed(self, embedded_BTD: Tensor, before: int) -> Tensor:
         """Embeddings with the positions that follow the first `before` ones -> ND."""
-        if before + embedded_BTD.shape[1] > self.window:
-            raise ConfigError(
-                f"got {before + embedded_BTD.shape[1]} tokens, but the model reads at most model.context = "
-                f"{self.window}; shorten the line or train with a larger context"
-            )
+        self.check_length(before + embedded_BTD.shape[1])
         return drop(self.add_positions(embedded_BTD, before), self.dropout, training=self.training).flatten(0, 1)
+
+    def check_length(self, tokens: int) -> None:
+        """Refuse a text that is longer than the window."""
+        if tokens > self.window:
+            raise ConfigError(
+                f"got {tokens} tokens, but the model reads at most model.context = {self.window}; shorten the line or "
+                "train with a larger context"
+            )
+
+    def distance_terms(self) -> Tensor | None:
+        """What is added to the scores of self-attention by head and distance, HL; None: nothing."""
+        return None
 
     def attention_mask(self, new: int, before: int, real_B11S: Tensor | None = None) -> Tensor | None:
         """The mask for the blocks when `new` positions follow `before` others; None: the blocks need no mask.
@@ -136,13 +147,53 @@ class EncoderDecoder(Translator):
 
     def begin(self, source: Source, *, stepping: bool) -> DecoderState:
         encoded_BSD = self.encode(source)
+        stack = self._packed.stack(self, self.precision, self._compiled) if stepping else None
+        if stack is not None:
+            return DecoderState(None, stack.start(len(encoded_BSD), self._sources(stack, encoded_BSD, source.mask_BS)))
         pairs = [block.make_memory(encoded_BSD) for block in self.decoder.block_list]
         memory = SourceMemory(pairs, source_mask(source.mask_BS))
         if not stepping:
             return DecoderState(memory, None)
         return DecoderState(memory, self.decoder.start_caches(len(encoded_BSD), self.decoder.window, encoded_BSD))
 
+    def _compiled(self) -> StackWeights | None:
+        if self.bridge is not None:
+            return None
+        decoder = self.decoder
+        return stack_weights(decoder, self.embedding, decoder.window, self.output.compiled, decoder.distance_terms())
+
+    def _sources(self, stack: CompiledStack, encoded_BSD: Tensor, mask_BS: Tensor) -> Sources:
+        """Keys and values of encoded sources for the engine, without those of padding."""
+        encoded_ND = encoded_BSD[mask_BS]
+        layers = [block.project_memory(encoded_ND) for block in self.decoder.block_list]
+        heads = self.decoder.block_list[0].heads
+        return stack.sources(
+            [pairs_NX.view(len(encoded_ND), 2, heads, -1).numpy() for pairs_NX in layers], mask_BS.sum(1).numpy()
+        )
+
+    def prefill(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+        if not (isinstance(state.caches, StackState) and state.caches.predicts):
+            return super().prefill(state, tokens_BT)
+        return self._predict(state.caches, state.length + tokens_BT.shape[1], tokens_BT, "last")
+
+    def extend(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+        if not (isinstance(state.caches, StackState) and state.caches.predicts):
+            return super().extend(state, tokens_BT)
+        return self._predict(state.caches, state.length + tokens_BT.shape[1], tokens_BT, "all")
+
+    def _predict(
+        self, state: StackState, length: int, tokens_BT: Tensor, wanted: Wanted
+    ) -> tuple[Tensor, DecoderState]:
+        self.decoder.check_length(length)
+        log_probs, after = predict(state, tokens_BT, wanted)
+        return log_probs, DecoderState(None, after, length)
+
     def read(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+        if isinstance(state.caches, StackState):
+            length = state.length + tokens_BT.shape[1]
+            self.decoder.check_length(length)
+            hidden_BTD, after = read_features(state.caches, tokens_BT)
+            return hidden_BTD, DecoderState(None, after, length)
         embedded_BTD = self.embedding(tokens_BT)
         (B, T), before = tokens_BT.shape, state.length
         stream_ND = self.decoder.embed(embedded_BTD, before)
@@ -152,17 +203,22 @@ class EncoderDecoder(Translator):
         return hidden_BTD, DecoderState(state.memory, caches if state.caches else None, before + T)
 
     def rewindable(self, state: DecoderState) -> int | None:
+        if isinstance(state.caches, StackState):
+            return self.decoder.window - state.length
         if state.caches is None or not all(isinstance(cache, KeyValueCache) for cache in state.caches):
             return None
         return self.decoder.window - state.length
 
     def rewind(self, state: DecoderState, count: int) -> DecoderState:
+        if isinstance(state.caches, StackState):
+            return DecoderState(None, state.caches.remove_last(count), state.length - count)
         assert state.caches is not None
         return DecoderState(state.memory, [cache.remove_last(count) for cache in state.caches], state.length - count)
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
         """The attention weights of the last layer, averaged over its heads, BTS."""
         state, (B, T) = self.begin(source, stepping=False), tokens_BT.shape
+        assert state.memory is not None
         stream_ND = self.decoder.embed(self.embedding(self.shift_right(tokens_BT)), 0)
         mask = self.decoder.attention_mask(T, 0)
         *before, last = self.decoder.block_list

@@ -84,6 +84,10 @@ class RelativeStack(Stack):
         bias_1HTL: Tensor = self.relative(new, before)
         return bias_1HTL if real_B11S is None else torch.where(real_B11S, bias_1HTL, -torch.inf)
 
+    def distance_terms(self) -> Tensor:
+        bias_1H1L: Tensor = self.relative(1, self.window - 1)
+        return bias_1H1L[0, :, 0].flip(1)
+
     def finish(self, stream_ND: Tensor) -> Tensor:
         return drop(super().finish(stream_ND), self.dropout, training=self.training)
 

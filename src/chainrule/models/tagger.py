@@ -58,6 +58,12 @@ class Tagger(LabelModel):
         nats_BT = F.cross_entropy(scores_BTC.transpose(1, 2), batch.targets_BT, reduction="none")
         return (nats_BT * batch.weights_BT).sum(1)
 
+    def probabilities(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """p of each tag of each word given the sentence, BTC; undefined where a row has no word."""
+        assert batch.weights_BT is not None
+        scores_BTC = outputs.hidden_BTD.float()
+        return scores_BTC.softmax(2) if self.chain is None else self.chain.marginals(scores_BTC, batch.weights_BT > 0)
+
     def predict(self, outputs: Outputs, batch: Batch) -> Tensor:
         """The most probable tag of each word, or the most probable sequence of tags with `crf`, BT."""
         assert batch.weights_BT is not None

@@ -14,8 +14,10 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor, nn
 
+from chainrule.engines.decode.weights import Linear, StackWeights
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.layers.blocks import BlockShape, check_heads
+from chainrule.layers.compiled import stack_weights
 from chainrule.layers.encoders.transformer import TransformerShape
 from chainrule.layers.transformer_stack import TransformerStack, initialise
 from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
@@ -57,6 +59,7 @@ class Transformer(TransformerStack, FeatureLayer):
     encodes = True
     prefers = Preferences(optimizer="muon", max_dropout=0.1, parallel=True, context_by_vocabulary=True)
     rewinds = True
+    shardable = True
 
     def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
         super().__init__(config, embedding)
@@ -89,6 +92,9 @@ class Transformer(TransformerStack, FeatureLayer):
             first=eos,
         )
 
+    def compiled(self, embedding: nn.Embedding, output: Linear | None) -> StackWeights | None:
+        return stack_weights(self, embedding, self.window or 0, output)
+
     def start(self, batch: int) -> list[KeyValueCache]:
         return self.start_caches(batch, self.window or 0, next(self.parameters()))
 
@@ -100,12 +106,12 @@ class Transformer(TransformerStack, FeatureLayer):
     ) -> tuple[Tensor, list[KeyValueCache] | None]:
         """Embeddings after the tokens in the caches -> features BTD and the extended caches."""
         stream_ND = self.add_positions(embedded_BTD, state[0].length if state else 0).flatten(0, 1)
-        stream_ND, caches = self.run_blocks(stream_ND, len(embedded_BTD), state)
+        stream_ND, caches = self.run_blocks(stream_ND, embedded_BTD.shape[0], state)
         return self.norm(stream_ND).view(embedded_BTD.shape), caches if state is not None else None
 
     def attention_weights(self, embedded_BTD: Tensor) -> list[Tensor]:
         stream_ND, weights = self.add_positions(embedded_BTD, 0).flatten(0, 1), []
         for block in self.block_list:
-            weights.append(block.self_weights(stream_ND, len(embedded_BTD)))
-            stream_ND, _ = block(stream_ND, len(embedded_BTD))
+            weights.append(block.self_weights(stream_ND, embedded_BTD.shape[0]))
+            stream_ND, _ = block(stream_ND, embedded_BTD.shape[0])
         return weights

@@ -9,6 +9,7 @@ the language models with one difference: it starts from a Source. `start(source)
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
+from chainrule.layers.compiled import PackedModel
 from chainrule.layers.encoders.build import parse_shape
 from chainrule.layers.encoders.pretrained import PretrainedFeatures
 from chainrule.models.pretrained_encoder import PretrainedFields, make_pretrained
@@ -132,8 +134,14 @@ class Translator(nn.Module, SteppingModel):
         table = None if self.pretrained is not None else self.source_embedding
         return None if table is self.embedding else table
 
+    @cached_property
+    def _packed(self) -> PackedModel:
+        """The compiled form of the model."""
+        return PackedModel()
+
     def train(self, mode: bool = True) -> Self:
         """Training reads the same sources repeatedly, so it caches the states of a frozen encoder."""
+        self._packed.forget()
         if mode and self.pretrained is not None:
             self.pretrained.cache_states()
         return super().train(mode)

@@ -64,6 +64,7 @@ class RewardObjective(Objective):
 
     name: ClassVar[str]
     needs_reward: ClassVar[bool] = True
+    samples: ClassVar[bool] = True
     config: RewardConfig
     reward: TokenReward  # set by the trainer, since it needs the tokeniser
 

@@ -45,6 +45,8 @@ def inverse_sigmoid_decay(step: int, k: float) -> float:
 class ScheduledSampling(Objective):
     """Maximum likelihood on inputs that are partly sampled from the model."""
 
+    samples = True
+
     config: Config
 
     class Config(Section):

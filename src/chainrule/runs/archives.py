@@ -12,6 +12,7 @@ from chainrule.base.progress import Progress
 from chainrule.checkpoint.build import adjust, live_values, load_model
 from chainrule.errors import ConfigError
 from chainrule.inference.archive import Needs
+from chainrule.inference.bits_check import BitsCheck, check_bits
 from chainrule.inference.compress import CompressionResult, compress, decompress
 from chainrule.runs.base import EvaluatedRun
 from chainrule.text.readers import open_texts
@@ -74,6 +75,15 @@ class ArchivingRun(EvaluatedRun):
             note=note,
             progress=progress,
         )
+
+    def check_bits(self, text: str) -> BitsCheck:
+        """What `evaluate` and `compress` say of one text, to compare with the sum of `surprise`; leaves no files.
+
+        Args:
+            text: The text, read as a file with this content would be.
+        """
+        settings = live_values(self.model)
+        return check_bits(self.subject, text, fingerprint=self.fingerprint, settings=settings)
 
     def _check_settings(self, file: str | Path, recorded: Mapping[str, Any]) -> None:
         """Refuse options that were set to other values than an archive records."""

@@ -17,7 +17,7 @@ from chainrule.base.devices import choose_device, physical_cores
 from chainrule.base.lazy import torch
 from chainrule.base.progress import Progress
 from chainrule.base.results import Results
-from chainrule.checkpoint.build import adjust, load_model
+from chainrule.checkpoint.build import adjust, load_model, round_weights
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig
 from chainrule.data.in_memory import Columns, Data, Texts, corpus_paths, texts_in
@@ -57,6 +57,7 @@ class Run:
         self.corpus: Corpus | None = None  # what it was trained on, if that was in this process
         self.validation_note = ""  # which part of the held-out data `validation` scored; empty: all
         self.adjusted: dict[str, Any] = {}  # options that `adjust` has set
+        self.precision = "float32"  # of the weights, decided before the model is loaded
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder.given)!r}, model={self.config.model.name!r})"
@@ -85,6 +86,8 @@ class Run:
     def model(self) -> Any:
         """The trained model, in evaluation mode; loaded when it is first used."""
         model = load_model(self.folder, self.tokenizer)
+        if self.precision == "int8":
+            round_weights(model)
         if model.arrays is not None:
             return model
         if torch.get_num_threads() != physical_cores():
@@ -195,7 +198,7 @@ class Run:
 
     @cached_property
     def word_table(self) -> WordTable:
-        """The words of the run and their vectors."""
+        """The words of the run and their vectors; `word_table.map()` is a map of them in two dimensions."""
         return table_of(self.subject)
 
     def neighbours(self, word: str, top: int = 10) -> Results[Neighbour]:

@@ -16,6 +16,7 @@ from chainrule.evaluation.speed import generation_speed
 from chainrule.inference.drafts import LOOKUP
 from chainrule.inference.generate import Generated, generate_texts, stream_text
 from chainrule.inference.generation_options import GenerationOptions
+from chainrule.inference.next_token import NextToken, next_token
 from chainrule.inference.subject import TextModel
 from chainrule.runs.archives import ArchivingRun
 from chainrule.runs.base import Run
@@ -33,6 +34,19 @@ class GeneratingRun(ArchivingRun):
         """
         with threads(1):
             return generation_speed(self.model, eos=self.tokenizer.eos, tokens=tokens)
+
+    def next_token(self, text: str = "", *, tokens: Sequence[int] = ()) -> NextToken:
+        """The distribution of the token after a text.
+
+        Args:
+            text: The text; a newline is `<eos>`.
+            tokens: Further tokens after it, as ids.
+
+        Returns:
+            A `NextToken`: `log_probs_V`, `entropy`, `best(top)`, and `filtered(temperature, top_k, top_p)`, from which
+            `generate` draws with these options.
+        """
+        return next_token(self.subject, text, tokens)
 
     @overload
     def generate(self, prompt: str = ..., **options: Any) -> list[Generated]: ...

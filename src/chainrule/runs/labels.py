@@ -31,9 +31,18 @@ from chainrule.data.labels import LabelBatches, LabelledTexts, unlabelled
 from chainrule.data.rows import Indices, Rows
 from chainrule.data.tags import TaggedWords
 from chainrule.errors import ConfigError, DataError
-from chainrule.evaluation.labels import ROWS, ClassEvaluation, evaluate_labels, predict
+from chainrule.evaluation.labels import (
+    ROWS,
+    ClassEvaluation,
+    LabelledItems,
+    Predictions,
+    evaluate_labels,
+    label_probabilities,
+    predict,
+)
 from chainrule.evaluation.tags import TagEvaluation, evaluate_tags
 from chainrule.evaluation.validation_budget import final_tokens, scored_part
+from chainrule.inference.text_attention import TextAttention, text_attention
 from chainrule.registry import RUNS
 from chainrule.runs.base import EvaluatedRun
 from chainrule.tasks.labels import LabelCorpus, LabelledData, LabelTask, spread_tokens, tagged_words, trained_on
@@ -100,8 +109,26 @@ class LabelRun(EvaluatedRun):
     def info(self) -> dict[str, Any]:
         return {**super().info(), "labels": list(self.labels)}
 
+    def label(self, texts: Data | None = None, *, field: str | None = None) -> LabelledItems:
+        """The labels predicted for labelled data beside the true ones, and the evaluation.
+
+        Args:
+            texts: The data, as in `evaluate`. None: the validation data of the training.
+            field: Name of the column or JSON field with the texts. None: that of the training.
+        """
+        if texts is None:
+            data, indices_P = self._held_out()
+        else:
+            data = self._read(texts, field)
+            indices_P = np.arange(len(data.examples))
+        predictions = predict(self.model, data.examples, indices_P)
+        return LabelledItems(data.examples, indices_P, predictions, self._evaluate(data, indices_P, predictions))
+
     def _measure(self, data: LabelledData, indices_P: Indices, progress: Progress | None) -> Any:
-        raise TypeError(f"{type(self).__name__} must define _measure")
+        return self._evaluate(data, indices_P, predict(self.model, data.examples, indices_P, progress))
+
+    def _evaluate(self, data: LabelledData, indices_P: Indices, predictions: Predictions) -> Any:
+        raise TypeError(f"{type(self).__name__} must define _evaluate")
 
     def _read(self, texts: Data, field: str | None, max_examples: int | None = None) -> LabelledData:
         """Labelled files as this run reads them."""
@@ -177,6 +204,31 @@ class ClassifierRun(LabelRun):
         rows_PC = np.concatenate(found) if found else np.zeros((0, len(self.labels)))
         return rows_PC[0] if isinstance(texts, str) else rows_PC
 
+    @overload
+    def attention(self, texts: str) -> TextAttention: ...  # type: ignore[overload-overlap]  # a string is one text
+
+    @overload
+    def attention(self, texts: Iterator[str | tuple[str, str]]) -> Iterator[TextAttention]: ...
+
+    @overload
+    def attention(self, texts: Texts) -> Results[TextAttention]: ...
+
+    def attention(self, texts: Texts) -> TextAttention | Results[TextAttention] | Iterator[TextAttention]:
+        """How much each token counts in the vector of its text: the weights of the attention pooling.
+
+        Args:
+            texts: Texts, as in `classify`.
+
+        Returns:
+            Tokens and weights of one text; a list of these for a list, an iterator for an iterator.
+        """
+        return answer(texts, (self._attention(text) for text in labelled_in(texts, self._fields)))
+
+    def _attention(self, text: str | tuple[str, str]) -> TextAttention:
+        examples = self._examples([text])
+        self._warn_cut(examples)
+        return text_attention(self.subject, examples.batch(np.zeros(1, np.int64)), text)
+
     @property
     def _fields(self) -> tuple[str, str]:
         """The columns of the text and of the second text of a pair."""
@@ -192,12 +244,7 @@ class ClassifierRun(LabelRun):
         """p of each label, PC."""
         examples = self._examples(texts)
         self._warn_cut(examples)
-        probabilities_PC = np.zeros((len(texts), len(self.labels)))
-        with evaluating(self.model):
-            for group in LabelBatches(examples, np.arange(len(texts)), ROWS, shuffled=False).groups():
-                outputs = self.model(to_device(examples.batch(group), self.device))
-                probabilities_PC[group] = self.model.probabilities(outputs).double().cpu().numpy()
-        return probabilities_PC
+        return label_probabilities(self.model, examples, np.arange(len(texts)), len(self.labels))
 
     def _examples(self, texts: Sequence[str | tuple[str, str]]) -> LabelledTexts:
         paired = bool(self.config.model.options.get("pairs"))
@@ -213,8 +260,7 @@ class ClassifierRun(LabelRun):
         rows = [_rows(self.tokenizer, column) for column in ([firsts, seconds] if paired else [firsts])]
         return LabelledTexts(rows[0], rows[1] if paired else None, unlabelled(len(texts)), self.max_tokens)
 
-    def _measure(self, data: LabelledData, indices_P: Indices, progress: Progress | None) -> ClassEvaluation:
-        predictions = predict(self.model, data.examples, indices_P, progress)
+    def _evaluate(self, data: LabelledData, indices_P: Indices, predictions: Predictions) -> ClassEvaluation:
         return evaluate_labels(predictions, data.examples, indices_P, data.signature(self.tokenizer))
 
 
@@ -246,6 +292,32 @@ class TaggerRun(LabelRun):
         """
         return answer(sentences, self._tags(sentences_in(sentences, self.config.data.field)))
 
+    def probabilities(self, sentences: Texts) -> Array | Results[Array]:
+        """p of each tag of each word, given the whole sentence; of a CRF the marginal probabilities.
+
+        Args:
+            sentences: Sentences, as in `tag`.
+
+        Returns:
+            An array in float64 with a row per word, whose columns are those of `labels`; a list of these for several.
+        """
+        given = list(sentences_in(sentences, self.config.data.field))
+        found = self._probabilities(given)
+        return found[0] if isinstance(sentences, str) else Results(found)
+
+    def _probabilities(self, sentences: Sequence[Sequence[str]]) -> list[Array]:
+        ends_P = np.cumsum([len(words) for words in sentences])
+        probabilities_NC = np.zeros((ends_P[-1] if len(ends_P) else 0, len(self.labels)))
+        if len(probabilities_NC):
+            words = self._words(sentences)
+            self._warn_cut(words)
+            with evaluating(self.model):
+                for group in LabelBatches(words, np.arange(len(words)), ROWS, shuffled=False).groups():
+                    batch = to_device(words.batch(group), self.device)
+                    found_BTC = self.model.probabilities(self.model(batch), batch)
+                    words.scatter(probabilities_NC, group, found_BTC.double().cpu().numpy())
+        return np.split(probabilities_NC, ends_P[:-1]) if len(ends_P) else []
+
     def _tags(self, sentences: Iterable[Sequence[str]]) -> Iterator[list[str]]:
         for window in in_windows(sentences, FIRST_WINDOW, LAST_WINDOW):
             yield from self._tag(window)
@@ -270,8 +342,7 @@ class TaggerRun(LabelRun):
         labels = Labels(self.labels, np.zeros(len(lines), np.int32), ends_P)
         return tagged_words(_rows(tokenizer, [line[:-1] for line in lines]), labels, tokenizer, self.max_tokens)
 
-    def _measure(self, data: LabelledData, indices_P: Indices, progress: Progress | None) -> TagEvaluation:
-        predictions = predict(self.model, data.examples, indices_P, progress)
+    def _evaluate(self, data: LabelledData, indices_P: Indices, predictions: Predictions) -> TagEvaluation:
         return evaluate_tags(predictions, data.examples, data.signature(self.tokenizer))
 
 

@@ -22,7 +22,10 @@ from chainrule.inference.rescore import (
     score_candidates,
 )
 from chainrule.inference.score import LineScore, score_lines, score_text
+from chainrule.inference.surprise import Surprise, surprise_texts
 from chainrule.inference.unknown_words import OovKind, UnknownWords
+from chainrule.inference.why.explain import why
+from chainrule.inference.why.records import Why
 from chainrule.runs.archives import ArchivingRun
 from chainrule.text.readers import open_texts
 
@@ -115,6 +118,31 @@ class ScoringRun(ArchivingRun):
         return answer(texts, inspect_lines(self.subject, lines, top, UnknownWords(oov, oov_penalty)))
 
     @overload
+    def surprise(self, texts: str, *, top: int = ...) -> Surprise: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def surprise(self, texts: Iterator[str], *, top: int = ...) -> Iterator[Surprise]: ...
+
+    @overload
+    def surprise(self, texts: Texts, *, top: int = ...) -> Results[Surprise]: ...
+
+    def surprise(self, texts: Texts, *, top: int = TOP) -> Surprise | Results[Surprise] | Iterator[Surprise]:
+        """What a text costs in bits, token by token; all parts add up to what `evaluate` charges for it.
+
+        Args:
+            texts: One text, or a list, iterator, column or frame of texts. Each is read as a file with this content
+                would be: a newline is `<eos>`, and there is no other end.
+            top: Number of alternatives per token, at least 0.
+
+        Returns:
+            A `Surprise`: its `tokens` with place, bits, probability, rank, entropy and alternatives, `bits`,
+            `bits_per_byte`, `to_dict()`, `to_pandas()`; a notebook shows the text coloured by bits. A list of these
+            for a list, an iterator for an iterator.
+        """
+        given = texts_in(texts, self.config.data.field, newlines=True)
+        return answer(texts, surprise_texts(self.subject, given, top))
+
+    @overload
     def attention(self, texts: str) -> Attention: ...  # type: ignore[overload-overlap]  # a string is one text
 
     @overload
@@ -134,6 +162,21 @@ class ScoringRun(ArchivingRun):
             of these for a list, an iterator for an iterator.
         """
         return answer(texts, attention_of_lines(self.subject, texts_in(texts, self.config.data.field)))
+
+    def why(self, text: str, position: int = -1, *, top: int = TOP) -> Why:
+        """Why a token of a text has its probability: what its model looked at, by the kind of the model.
+
+        Args:
+            text: The text, read as in `surprise`.
+            position: The token, counted from 0 as in the `tokens` of `surprise`. -1: the last.
+            top: Number of alternatives and of remembered tokens to list.
+
+        Returns:
+            A `Why`: token, probability, bits (without the spelling of an unknown word) and `reasons`, records whose
+            `kind` is "context" for every model, and "backoff", "mixture", "cache", "attention", "recurrent" or
+            "hybrid" where that applies; `to_dict()`.
+        """
+        return why(self.subject, text, position, model_name=self.config.model.name, top=top)
 
     @overload
     def choose(  # type: ignore[overload-overlap]  # a string is one text

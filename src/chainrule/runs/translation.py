@@ -10,9 +10,12 @@ from chainrule.base.progress import Progress
 from chainrule.base.results import Results
 from chainrule.data.in_memory import Texts, answer, texts_in
 from chainrule.inference.fill import Filled, check_top, fill_gaps
+from chainrule.inference.inspect import TOP
 from chainrule.inference.search import Search
 from chainrule.inference.subject import TranslationModel
+from chainrule.inference.target_choices import TargetToken, target_choices
 from chainrule.inference.translate import Translation, translate_lines
+from chainrule.inference.why.records import Why
 from chainrule.models.options import LiveOption
 from chainrule.runs.base import EvaluatedRun, Run
 from chainrule.tasks.task import Corpus
@@ -81,6 +84,22 @@ class TranslatingRun(EvaluatedRun):
         """
         return self._translations(lines, together, search)
 
+    def choices(self, text: str, translation: str | Sequence[int], top: int = 10) -> Results[TargetToken]:
+        """What the model would write at each position of a given translation, from one pass over it.
+
+        The log-probabilities add up to what `score_pairs` gives. The tokens up to a choice, as the `prefix` of
+        `translate`, translate the rest anew.
+
+        Args:
+            text: The source.
+            translation: Its translation, as text or as target tokens without `eos`.
+            top: Number of choices at each position.
+
+        Returns:
+            Each token of the translation, `eos` at the end included, with its log-probability, rank and choices.
+        """
+        return Results(target_choices(self.subject, text, translation, top=top))
+
     def _translations(
         self, texts: Texts, together: Sequence[TranslatingRun], search: dict[str, Any]
     ) -> Iterator[list[Translation]]:
@@ -88,6 +107,23 @@ class TranslatingRun(EvaluatedRun):
             search["draft"] = search["draft"].subject
         lines = texts_in(texts, self.config.data.source_field)
         return translate_lines([run.subject for run in (self, *together)], lines, self.search_options(search))
+
+    def why(self, source: str, translation: str, position: int = -1, *, top: int = TOP) -> Why:
+        """Why a token of a translation has its probability: what was read of the source, the branches of a hybrid.
+
+        Args:
+            source: The text that is translated.
+            translation: A translation of it, which need not be the run's own.
+            position: The token of the translation, counted from 0. -1: its end.
+            top: Number of alternatives to list.
+
+        Returns:
+            A `Why`; its `reasons` are of the kind "attention", over the source, and "hybrid", where that applies.
+        """
+        from chainrule.inference.why.translations import why_translation  # it needs torch
+
+        name = self.config.model.name
+        return why_translation(self.subject, source, translation, position, model_name=name, top=top)
 
     def search_options(self, given: Mapping[str, Any]) -> Search:
         """The options of a search: those given, else the run's own defaults for a beam (`decoding` of config.toml).

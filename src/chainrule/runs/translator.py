@@ -88,16 +88,19 @@ class TranslatorRun(TranslatingRun):
     def evaluate_options(self) -> set[str]:
         return super().evaluate_options() | {field.name for field in fields(Search)}
 
-    def evaluate_held_out(self, max_pairs: int | None = None, **search: Any) -> PairEvaluation:
+    def evaluate_held_out(
+        self, max_pairs: int | None = None, outputs: Sequence[str] | None = None, **search: Any
+    ) -> PairEvaluation:
         """The same on the validation pairs of the training: those given, or those held out; the first `max_pairs`.
 
         Args:
             max_pairs: Number of pairs, the first ones. None: all.
+            outputs: Translations made before, one per pair. None: they are made.
             **search: Options of the search, as in `translate`.
         """
-        pairs = self._held_out()
+        pairs = self.held_out_pairs()
         pairs = part_of(pairs, 0, max_pairs) if max_pairs else pairs
-        return self._evaluate(pairs, self._store(pairs), [], False, None, None, None, search)
+        return self._evaluate(pairs, self._store(pairs), [], False, None, outputs, None, search)
 
     def validation_measures(self, texts: Data | None = None, limit: int | None = None) -> ValidationMeasures:
         """Loss (nats per reference token) and BLEU of the run as it is set now, on the first `limit` pairs.
@@ -106,7 +109,7 @@ class TranslatorRun(TranslatingRun):
             texts: The pairs, as in `evaluate`. None: those held out.
             limit: Number of pairs, the first ones. None: all.
         """
-        pairs = self.pairs(texts) if texts else self._held_out()
+        pairs = self.pairs(texts) if texts else self.held_out_pairs()
         pairs = part_of(pairs, 0, limit) if limit else pairs
         store, references = self._store(pairs), [list(lines_in(pairs.target))]
         metric = make_metric("bleu", references)
@@ -121,7 +124,8 @@ class TranslatorRun(TranslatingRun):
             {"loss": loss, "bleu": bleu}, plural(len(store), "pair"), pair_signature(store, self.tokenizer)
         )
 
-    def _held_out(self) -> Pairs:
+    def held_out_pairs(self) -> Pairs:
+        """The validation pairs of the training: those given, or those held out."""
         if isinstance(self.corpus, PairCorpus):
             return self.corpus.valid_pairs
         data = self.config.data

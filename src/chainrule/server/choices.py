@@ -26,16 +26,20 @@ BITS = 1 / math.log(2)
 
 @dataclass
 class TokenLog:
-    """The four parallel lists of `logprobs`, and the bits of each token."""
+    """The four parallel lists of `logprobs`, and the id and the bits of each token."""
 
     tokens: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
     token_logprobs: list[float | None] = field(default_factory=list)
     top_logprobs: list[dict[str, float] | None] = field(default_factory=list)
     text_offset: list[int] = field(default_factory=list)
 
-    def add(self, piece: str, log_prob: float | None, top: dict[str, float] | None, offset: int) -> None:
+    def add(
+        self, token: int, tokenizer: Tokenizer, log_prob: float | None, top: dict[str, float] | None, offset: int
+    ) -> None:
         """Append a token."""
-        self.tokens.append(piece)
+        self.tokens.append(tokenizer.piece(token))
+        self.ids.append(token)
         self.token_logprobs.append(None if log_prob is None else max(log_prob, LEAST))
         self.top_logprobs.append(top)
         self.text_offset.append(offset)
@@ -43,6 +47,7 @@ class TokenLog:
     def __add__(self, other: TokenLog) -> TokenLog:
         return TokenLog(
             self.tokens + other.tokens,
+            self.ids + other.ids,
             self.token_logprobs + other.token_logprobs,
             self.top_logprobs + other.top_logprobs,
             self.text_offset + other.text_offset,
@@ -50,9 +55,16 @@ class TokenLog:
 
     def cut(self, length: int) -> TokenLog:
         """Without the tokens that begin after the end of the text."""
-        kept = sum(offset < length for offset in self.text_offset)
+        return self.part(0, sum(offset < length for offset in self.text_offset))
+
+    def part(self, begin: int, end: int) -> TokenLog:
+        """Some of the tokens."""
         return TokenLog(
-            self.tokens[:kept], self.token_logprobs[:kept], self.top_logprobs[:kept], self.text_offset[:kept]
+            self.tokens[begin:end],
+            self.ids[begin:end],
+            self.token_logprobs[begin:end],
+            self.top_logprobs[begin:end],
+            self.text_offset[begin:end],
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,6 +76,7 @@ class TokenLog:
             "top_logprobs": self.top_logprobs,
             "text_offset": self.text_offset,
             "token_bits": bits,
+            "token_ids": self.ids,
         }
 
 
@@ -134,7 +147,7 @@ class Choice:
         self._counts[token] += 1
         if self._request.logprobs is not None:
             top = top_of(log_probs_V, token, self._request.logprobs, self._tokenizer)
-            self.log.add(self._tokenizer.piece(token), log_prob, top, self._before + len(self.text))
+            self.log.add(token, self._tokenizer, log_prob, top, self._before + len(self.text))
         if token == self._eos:
             self.finish = "stop"
             return
@@ -159,11 +172,6 @@ class Choice:
         text, log = self.text[self.sent : end], self.log
         ready = len(log.tokens) if self.finish else len(log.cut(self._before + end).tokens)
         ready = max(ready, self.sent_tokens)
-        part = TokenLog(
-            log.tokens[self.sent_tokens : ready],
-            log.token_logprobs[self.sent_tokens : ready],
-            log.top_logprobs[self.sent_tokens : ready],
-            log.text_offset[self.sent_tokens : ready],
-        )
+        part = log.part(self.sent_tokens, ready)
         self.sent, self.sent_tokens = end, ready
         return text, part

@@ -194,7 +194,7 @@ def bias_of(logit_bias: dict[str, float], tokenizer: Tokenizer) -> dict[int, flo
 
 def residue_bits(tokenizer: Tokenizer, text: str, ids: list[int]) -> float:
     """The bits of what the ids of a text leave open, such as the spelling of unknown words."""
-    from chainrule.text.coding.residue import ResidueMeter
+    from chainrule.text.coding.residue_meter import ResidueMeter
 
     meter = ResidueMeter(tokenizer)
     meter.add(text, np.array(ids, np.int32))

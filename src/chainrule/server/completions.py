@@ -144,7 +144,8 @@ class Completion:
     def _read(self, prompt: Prompt) -> Iterator[tuple[TokenLog, tuple[Tensor, Any]]]:
         """Read a prompt, and score it in parts if it is echoed -> log of each part, distribution and state after it."""
         model, request = self.run.model, self.request
-        state, device = model.start(1), self.loaded.batch.device
+        with evaluating(model):  # in this mode the state is that of the decoding engine, where the model has one
+            state, device = model.start(1), self.loaded.batch.device
         if not request.echo or request.logprobs is None:
             if request.max_tokens:
                 with evaluating(model):
@@ -156,13 +157,13 @@ class Completion:
             read = prompt.read[begin : begin + CHUNK]
             log = TokenLog()
             if not begin and prompt.begun:
-                log.add(self.run.tokenizer.piece(prompt.read[0]), None, None, 0)
+                log.add(prompt.read[0], self.run.tokenizer, None, None, 0)
             with evaluating(model):
                 log_probs_1TV, state = model.extend(state, torch.tensor([read], device=device))
             for log_probs_V, token in zip(log_probs_1TV[0], scored[begin : begin + CHUNK], strict=True):
                 if token is not None:
                     top = top_of(log_probs_V, token, request.logprobs, self.run.tokenizer)
-                    log.add(self.run.tokenizer.piece(token), float(log_probs_V[token]), top, next(offsets))
+                    log.add(token, self.run.tokenizer, float(log_probs_V[token]), top, next(offsets))
             yield log, (log_probs_1TV[:, -1], state)
 
     def _collect(self, work: Work, choice: Choice, done: dict[int, list[Choice]]) -> list[Part]:

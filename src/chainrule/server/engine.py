@@ -23,7 +23,7 @@ from chainrule.server.limits import Limits
 from chainrule.server.metrics import Metrics
 
 WINDOW = 0.003
-"""Seconds that an idle engine waits after the first request, so that requests that come together begin together."""
+"""Seconds that an idle engine waits after the first text, so that texts that come together begin together."""
 
 Moves = list[tuple[Row, int]]
 Steps = Generator[Moves, None, Any]
@@ -92,6 +92,9 @@ class Engine:
         self._running: list[Work] = []
         self._thread: threading.Thread | None = None
         self._stopping = False
+        metrics.running.set_function(lambda: len(self._running))
+        metrics.waiting.set_function(lambda: len(self._waiting))
+        metrics.rows.set_function(self._texts)
 
     @property
     def busy(self) -> bool:
@@ -102,7 +105,7 @@ class Engine:
     def submit(self, work: Work) -> None:
         """Queue a request, or refuse it because too much is waiting."""
         with self._changed:
-            self._drop_cancelled()
+            self._drop_waiting()
             tokens = sum(other.tokens for other in self._waiting)
             if len(self._waiting) >= self._limits.queue:
                 raise overloaded(f"{len(self._waiting)} requests are waiting; try again later")
@@ -126,9 +129,19 @@ class Engine:
             self._stopping = True
             self._changed.notify()
 
-    def _drop_cancelled(self) -> None:
-        if any(work.cancelled for work in self._waiting):
-            self._waiting = deque(work for work in self._waiting if not work.cancelled)
+    def _texts(self) -> int:
+        """Number of texts being continued."""
+        return sum(len(batch) for batch in {work.batch for work in list(self._running)} if batch is not None)
+
+    def _drop_waiting(self) -> None:
+        """Remove requests from the queue whose client has gone, or that have waited too long."""
+        latest = time.monotonic() - self._limits.seconds
+        if not any(work.cancelled or work.arrived < latest for work in self._waiting):
+            return
+        for work in self._waiting:
+            if work.arrived < latest:
+                work.fail(overloaded(f"the request waited more than {self._limits.seconds:g} seconds; try again later"))
+        self._waiting = deque(work for work in self._waiting if not work.cancelled and work.arrived >= latest)
 
     def _compute(self) -> None:
         while not self._stopping:
@@ -136,7 +149,7 @@ class Engine:
                 idle = not self._running
                 while not (self._waiting or self._running or self._stopping):
                     self._changed.wait()
-            if idle:
+            if idle and any(work.batch is not None for work in self._waiting):
                 time.sleep(WINDOW)
             with self._changed:
                 self._admit()
@@ -149,7 +162,7 @@ class Engine:
 
     def _admit(self) -> None:
         """Begin waiting requests, in order, while there is room."""
-        self._drop_cancelled()
+        self._drop_waiting()
         rows = sum(work.rows for work in self._running)
         while self._waiting and (not self._running or rows + self._waiting[0].rows <= self._limits.rows):
             work = self._waiting.popleft()
@@ -157,8 +170,6 @@ class Engine:
             self._metrics.queue_time.observe(work.began - work.arrived)
             self._running.append(work)
             rows += work.rows
-        self._metrics.running.set(len(self._running))
-        self._metrics.waiting.set(len(self._waiting))
 
     def _turn(self) -> None:
         """Resume every request once, then take one step of every batch."""
@@ -174,7 +185,6 @@ class Engine:
                 for work in [work for work in self._running if work.batch is batch]:
                     self._finish(work)
                     work.fail(error)
-        self._metrics.rows.set(sum(len(batch) for batch in moves))
 
     def _resume(self, work: Work) -> Moves:
         late = time.monotonic() - work.arrived > self._limits.seconds

@@ -15,8 +15,8 @@ from chainrule.server.errors import ApiError
 from chainrule.server.requests import JsonResponse
 from chainrule.server.server import Server
 
-PUBLIC = frozenset({"/health"})
-"""Routes without a key."""
+PUBLIC = frozenset({"/health", "/", "/page/{file:path}"})
+"""Routes without a key, as their patterns."""
 
 OWN_KEY = frozenset({"/translate"})
 """Routes whose key may be in the body; the route checks it."""
@@ -50,12 +50,12 @@ class Gate:
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            route = self._route(scope)
             authorization = dict(scope["headers"]).get(b"authorization")
             given = None if authorization is None else authorization.decode("latin-1")
-            if path not in PUBLIC and not (path in OWN_KEY and given is None):
+            if route not in PUBLIC and not (route in OWN_KEY and given is None):
                 self._server.keys.check(given)
-            if path not in PUBLIC and path != "/metrics":
+            if route not in PUBLIC and route != "/metrics":
                 self._server.check_accepting()
         except ApiError as error:
             await JsonResponse(error.body, error.status, error.headers)(scope, receive, send)

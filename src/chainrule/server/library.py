@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from pathlib import Path
 from chainrule.base.devices import release_memory
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.decoding.continuous import ContinuousBatch
-from chainrule.errors import ConfigError
+from chainrule.errors import ChainruleError, ConfigError
 from chainrule.runs.base import Run
 from chainrule.runs.load import load
 from chainrule.server.errors import ApiError, overloaded
@@ -47,7 +48,9 @@ class Entry:
     path: Path
     created: int
     model: str  # name of the model
+    pairs: bool  # whether it labels pairs of texts
     loaded: LoadedRun | None = None
+    refused: Stamp | None = None  # of files that could not be loaded in its place
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -66,9 +69,12 @@ class Entry:
 class Library:
     """The runs by name."""
 
-    def __init__(self, runs: Iterable[str | Path], *, memory: int | None = None, device: str = "auto") -> None:
-        self.entries = find_runs(runs)
-        self._memory, self._device = memory, device
+    def __init__(
+        self, runs: Iterable[str | Path], *, memory: int | None = None, device: str = "auto", precision: str = "float32"
+    ) -> None:
+        self.given = [Path(run) for run in runs]
+        self.entries = find_runs(self.given)
+        self._memory, self._device, self._precision = memory, device, precision
         for entry in self.entries.values():
             if memory is not None and entry.size > memory:
                 raise ConfigError(f"{entry.path} has {entry.size} bytes, but --memory is {memory}; raise --memory")
@@ -95,9 +101,11 @@ class Library:
         """A loaded run, which stays in memory inside the block."""
         entry = self.entry(name)
         async with entry.lock:
-            loaded = entry.loaded
-            if loaded is None or loaded.stamp != await asyncio.to_thread(entry.stamp):
+            loaded, stamp = entry.loaded, entry.stamp()
+            if loaded is None:
                 loaded = await self._load(entry)
+            elif stamp not in (loaded.stamp, entry.refused):
+                loaded = await self._reload(entry, loaded, stamp)
             loaded.users += 1
         try:
             yield loaded
@@ -105,12 +113,26 @@ class Library:
             loaded.users -= 1
             loaded.used = time.monotonic()
 
+    async def _reload(self, entry: Entry, old: LoadedRun, stamp: Stamp) -> LoadedRun:
+        """Load a run whose files were replaced; requests in work keep the old one.
+
+        The old one is also kept while the files are incomplete: a folder that is being replaced is no reason to refuse
+        requests. They are tried again when they change.
+        """
+        try:
+            return await self._load(entry)
+        except ChainruleError as error:
+            entry.refused = stamp
+            print(f"{entry.name} was replaced, but cannot be loaded: {error}", file=sys.stderr, flush=True)
+            return old
+
     async def _load(self, entry: Entry) -> LoadedRun:
-        """Load a run, or load it again because its files were replaced; requests in work keep the old one."""
+        """Load a run."""
         self._make_room(entry)
 
         def load_entry() -> LoadedRun:
-            return LoadedRun(entry.name, load(entry.path, device=self._device), entry.stamp())
+            loaded = load(entry.path, device=self._device, precision=self._precision)
+            return LoadedRun(entry.name, loaded, entry.stamp())
 
         entry.loaded = await asyncio.to_thread(load_entry)
         return entry.loaded
@@ -133,7 +155,12 @@ class Library:
 
 
 def find_runs(paths: Iterable[str | Path]) -> dict[str, Entry]:
-    """Runs by name: the name of a run's folder, or its path below a given folder of runs."""
+    """Runs by name."""
+    return {name: Entry(name, path, *_facts(path)) for name, path in run_paths(paths).items()}
+
+
+def run_paths(paths: Iterable[str | Path]) -> dict[str, Path]:
+    """Folders of runs by name: the name of a run's folder, or its path below a given folder of runs."""
     found: list[tuple[str, Path]] = []
     for path in map(Path, paths):
         folder = RunFolder.open(path)
@@ -150,12 +177,12 @@ def find_runs(paths: Iterable[str | Path]) -> dict[str, Entry]:
         raise ConfigError("there is nothing to serve; give at least one run, or a folder of runs")
     names = [name for name, _ in found]
     named = [(name if names.count(name) == 1 else path.as_posix(), path) for name, path in found]
-    entries = {name: Entry(name, path, *_facts(path)) for name, path in named}
-    if len(entries) < len(named):
+    if len(dict(named)) < len(named):
         raise ConfigError(f"a run was given twice: {', '.join(name for name, _ in named)}; give each once")
-    return entries
+    return dict(named)
 
 
-def _facts(path: Path) -> tuple[int, str]:
-    """When a run was made, and the name of its model."""
-    return int((path / "config.toml").stat().st_mtime), RunFolder(path).read_config().model.name
+def _facts(path: Path) -> tuple[int, str, bool]:
+    """When a run was made, the name of its model, and whether that labels pairs."""
+    model = RunFolder(path).read_config().model
+    return int((path / "config.toml").stat().st_mtime), model.name, bool(model.options.get("pairs"))

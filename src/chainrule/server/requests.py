@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+import re
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,6 +16,9 @@ from chainrule.server.errors import ApiError, invalid
 from chainrule.server.limits import Limits
 
 R = TypeVar("R", bound="Fields")
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a character in JSON."""
+
 SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
@@ -44,7 +48,7 @@ async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
     body = b"".join(parts)
     try:
         value = json.loads(body, parse_constant=_no_constant)
-        if b"\\u" in body:
+        if SURROGATE.search(body):
             json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is no character
     except (ValueError, RecursionError) as error:
         raise invalid(f"the request is not JSON: {str(error)[:200]}", code="invalid_json") from None
@@ -63,6 +67,11 @@ def parse_fields(kind: type[R], values: dict[str, Any]) -> R:
         return kind.model_validate({name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
         raise _field_error(kind, error) from None
+
+
+async def read_fields(request: Request, kind: type[R], limits: Limits) -> R:
+    """The checked fields of a request."""
+    return parse_fields(kind, await read_json(request, limits))
 
 
 def _field_error(kind: type[Fields], error: ValidationError) -> ApiError:

@@ -45,12 +45,13 @@ class Server:
         memory: int | None = None,
         languages: Mapping[str, tuple[str, str]] | None = None,
         device: str = "auto",
+        precision: str = "float32",
     ) -> None:
         self.limits, self.keys, self.metrics = limits or Limits(), keys or ApiKeys(), Metrics()
-        self.library = Library(runs, memory=memory, device=device)
+        self.library = Library(runs, memory=memory, device=device, precision=precision)
         self.engine = Engine(self.limits, self.metrics)
         self.languages = Languages(dict(languages or {}))
-        self.loading = self.draining = False
+        self.loading = self.draining = self.log_prompts = False
         for name in languages or ():
             self.library.entry(name)
 

@@ -22,12 +22,13 @@ from chainrule.runs.labels import ClassifierRun, TaggerRun
 from chainrule.runs.language_model import LanguageModelRun
 from chainrule.runs.masked import MaskedRun
 from chainrule.runs.translator import TranslatorRun
-from chainrule.server.completion_request import check_ids, residue_bits
+from chainrule.server.completion_request import check_ids
 from chainrule.server.engine import Moves
 from chainrule.server.errors import invalid
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
 from chainrule.server.requests import Fields
+from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.readers import text_of
 from chainrule.text.tokenizers import Tokenizer
 
@@ -86,38 +87,44 @@ class ScoreRequest(Lines):
 
     def check(self, limits: Limits) -> None:
         super().check(limits)
-        if any("\n" in line for line in self.lines):
+        if "\n" in "".join(self.lines):
             raise invalid("input has a text with a newline; /score takes lines, one text each", "input")
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         run = run_with("score", LanguageModelRun, loaded)
+        meter = ResidueMeter(run.tokenizer)
         compute = self._with_tokens if self.tokens else self._totals
         size = SCORED_SLICE if run.model.line_scorer is not None else SLICE
-        data = yield from in_slices(self.lines, size, lambda some: compute(run, some))
-        log_probs = [one["log_prob"] for one in data]
-        size_bytes = sum(len(line.encode(errors="surrogatepass")) + 1 for line in self.lines)
-        total: float | None = None
-        if self.lines and run.model.normalised and None not in log_probs:
-            text = "".join(line + "\n" for line in self.lines)
-            residue = 0.0
-            if self.oov == "unk":
-                residue = residue_bits(run.tokenizer, text, run.tokenizer.encode_block(text).tolist())
-            total = bits_per_byte(-sum(log_probs), residue, size_bytes)
+        data = yield from in_slices(self.lines, size, lambda some: compute(run, some, meter))
+        meter.finish()
         return {
             "object": "list",
             "model": loaded.name,
             "data": data,
-            "bits_per_byte": total,
+            "bits_per_byte": self._bits_per_byte(run, data, meter),
             "system_fingerprint": loaded.fingerprint,
         }
 
-    def _totals(self, run: LanguageModelRun, lines: Sequence[str]) -> list[Any]:
-        text = text_of("".join(line + "\n" for line in lines))  # never a path, as a list given to a run may be
-        found = score_text(run.subject, text, None, UnknownWords(self.oov, self.oov_penalty))
-        pairs = (pair for block in found for pair in zip(*block, strict=True))
-        return [{"log_prob": finite(log_prob), "tokens": tokens} for log_prob, tokens in pairs]
+    def _bits_per_byte(self, run: LanguageModelRun, data: list[Any], meter: ResidueMeter) -> float | None:
+        """The length of a code for the lines; unknown words that `oov` charges are not spelled once more."""
+        log_probs = [one["log_prob"] for one in data]
+        if not log_probs or not run.model.normalised or None in log_probs:
+            return None
+        size = len("".join(self.lines).encode(errors="surrogatepass")) + len(self.lines)
+        return bits_per_byte(-sum(log_probs), meter.bits if self.oov == "unk" else 0.0, size)
 
-    def _with_tokens(self, run: LanguageModelRun, lines: Sequence[str]) -> list[Any]:
+    def _totals(self, run: LanguageModelRun, lines: Sequence[str], meter: ResidueMeter) -> list[Any]:
+        text = text_of("".join([line + "\n" for line in lines]))  # never a path, as a list given to a run may be
+        blocks = list(score_text(run.subject, text, 1, UnknownWords(self.oov, self.oov_penalty), meter))
+        return [
+            {"log_prob": log_prob if math.isfinite(log_prob) else None, "tokens": tokens}
+            for block in blocks
+            for log_prob, tokens in zip(*block, strict=True)
+        ]
+
+    def _with_tokens(self, run: LanguageModelRun, lines: Sequence[str], meter: ResidueMeter) -> list[Any]:
+        text = "".join([line + "\n" for line in lines])
+        meter.add(text, run.tokenizer.encode_block(text))
         return [_scored(one) for one in run.score(list(lines), oov=self.oov, oov_penalty=self.oov_penalty)]
 
 

@@ -45,6 +45,13 @@ class TranslateRequest(Fields):
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         """Translate on the engine."""
         run = run_with("translate", TranslatorRun, loaded)
+        longest = max((len(run.source_tokenizer.encode(line)) for line in self.lines), default=0)
+        if longest > limits.tokens:
+            raise invalid(
+                f"q has a line of {longest} tokens; this server allows at most {limits.tokens}: divide it",
+                "q",
+                "above_limit",
+            )
         count = self.alternatives + 1
         search: dict[str, Any] = {"num_return_sequences": count, "attention": self.attention}
         if self.num_beams is not None or count > 1:

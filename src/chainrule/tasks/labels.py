@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from chainrule.base.processes import Processes
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.build import model_options
 from chainrule.checkpoint.folder import RunFolder
@@ -87,15 +86,13 @@ class LabelCorpus(Corpus):
     def fingerprints(self) -> dict[str, str]:
         return {"data": self.train.fingerprint, "valid": self.valid.fingerprint}
 
-    def batches(self, config: RunConfig, processes: Processes) -> Batches:
+    def batches(self, config: RunConfig) -> Batches:
         assert config.training.batch_size is not None
         return LabelBatches(
             self.train.examples,
             self.train_P,
             config.training.batch_size,
             seed=config.seed,
-            rank=processes.rank,
-            world=processes.world,
         )
 
     def validator(self, config: RunConfig) -> Validator:

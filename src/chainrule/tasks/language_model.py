@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from chainrule.base.processes import Processes
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, TrainingConfig
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
@@ -27,7 +26,7 @@ from chainrule.tasks.text_corpus import TextCorpus, open_text_corpus, refuse_pai
 class LanguageCorpus(TextCorpus):
     """A text in contiguous rows with carried state, or in random blocks."""
 
-    def batches(self, config: RunConfig, processes: Processes) -> Batches:
+    def batches(self, config: RunConfig) -> Batches:
         t = config.training
         assert t.batch_size is not None
         assert t.length is not None
@@ -38,8 +37,6 @@ class LanguageCorpus(TextCorpus):
             t.length,
             eos=self.tokenizer.eos,
             seed=config.seed,
-            rank=processes.rank,
-            world=processes.world,
         )
 
     def validator(self, config: RunConfig) -> Validator:

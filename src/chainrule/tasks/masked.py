@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from chainrule.base.processes import Processes
 from chainrule.checkpoint.build import model_options
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, parse
@@ -27,17 +26,17 @@ RATES = {"adamw": 1e-3, "sgd": 1.0, "muon": 0.006}
 class MaskedCorpus(TextCorpus):
     """Blocks of a text with hidden words."""
 
-    def batches(self, config: RunConfig, processes: Processes) -> MaskedBatches:
-        return self._batches(config, self.train, config.seed, processes)
+    def batches(self, config: RunConfig) -> MaskedBatches:
+        return self._batches(config, self.train, config.seed)
 
     def validator(self, config: RunConfig) -> Validator:
         t = config.training
         seconds = seconds_per_validation(t.minutes, t.validations)
         steps = steps_in_text(t, self.tokens)
         most = tokens_per_validation(t, epoch_tokens=self.tokens, steps_per_epoch=steps)
-        return masked_validator(self._batches(config, self.valid, 0, Processes()), most, seconds)
+        return masked_validator(self._batches(config, self.valid, 0), most, seconds)
 
-    def _batches(self, config: RunConfig, store: TokenStore, seed: int, processes: Processes) -> MaskedBatches:
+    def _batches(self, config: RunConfig, store: TokenStore, seed: int) -> MaskedBatches:
         t = config.training
         assert t.batch_size is not None
         assert t.length is not None
@@ -50,8 +49,6 @@ class MaskedCorpus(TextCorpus):
             masking=make_masking(self.tokenizer, mask=shape.mask, first=shape.first, **options.model_dump()),
             eos=self.tokenizer.eos,
             seed=seed,
-            rank=processes.rank,
-            world=processes.world,
             first=shape.first,
         )
 

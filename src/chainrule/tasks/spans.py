@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chainrule.base.processes import Processes
 from chainrule.checkpoint.build import model_options
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, parse
@@ -22,16 +21,16 @@ from chainrule.tasks.text_corpus import TextCorpus, open_text_corpus
 class SpanCorpus(TextCorpus):
     """Blocks of a text, each as a pair: the text with gaps, and what was in the gaps."""
 
-    def batches(self, config: RunConfig, processes: Processes) -> SpanBatches:
-        return self._batches(config, self.train, processes)
+    def batches(self, config: RunConfig) -> SpanBatches:
+        return self._batches(config, self.train)
 
     def validator(self, config: RunConfig) -> Validator:
-        batches = self._batches(config, self.valid, Processes())
+        batches = self._batches(config, self.valid)
         targets = batches.batch(0)[0].targets_BT.numel()
         count = max(1, min(batches.per_epoch, config.training.valid_tokens // targets))
         return lambda model: {"loss": mean_loss(model, (batches.batch(index)[0] for index in range(count)))}
 
-    def _batches(self, config: RunConfig, store: TokenStore, processes: Processes) -> SpanBatches:
+    def _batches(self, config: RunConfig, store: TokenStore) -> SpanBatches:
         t = config.training
         assert t.batch_size is not None
         assert t.length is not None
@@ -42,8 +41,6 @@ class SpanCorpus(TextCorpus):
             t.length,
             eos=self.tokenizer.eos,
             seed=config.seed,
-            rank=processes.rank,
-            world=processes.world,
             noise=options.noise,
             mean_span=options.mean_span,
             first_sentinel=self.tokenizer.vocab_size,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from chainrule.base.grammar import plural
-from chainrule.base.processes import Processes
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import DataConfig, RunConfig, TokenizerConfig
@@ -123,8 +122,8 @@ class Corpus:
         if self.source_tokenizer is not None:
             self.source_tokenizer.save(folder / "source")
 
-    def batches(self, config: RunConfig, processes: Processes) -> Batches:
-        """The training batches of one process."""
+    def batches(self, config: RunConfig) -> Batches:
+        """The training batches; several processes share their rows."""
         raise TypeError(f"{type(self).__name__} must define batches")
 
     def validator(self, config: RunConfig) -> Validator:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chainrule.base.processes import Processes
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.build import model_options
 from chainrule.checkpoint.folder import RunFolder
@@ -90,15 +89,13 @@ class PairCorpus(Corpus):
     def fingerprints(self) -> dict[str, str]:
         return {"data": self.train.fingerprint, "valid": self.valid.fingerprint}
 
-    def batches(self, config: RunConfig, processes: Processes) -> Batches:
+    def batches(self, config: RunConfig) -> Batches:
         assert config.training.max_tokens is not None
         return PairBatches(
             self.train,
             self.filtered.indices_P,
             config.training.max_tokens,
             seed=config.seed,
-            rank=processes.rank,
-            world=processes.world,
         )
 
     def validator(self, config: RunConfig) -> Validator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,23 @@ def optimizer_tensors(optimizers: list[Optimizer]) -> tuple[dict[str, Tensor], d
     return tensors, values
 
 
-def restore_optimizers(optimizers: list[Optimizer], tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-    """Set the states of the optimisers to what `optimizer_tensors` returned."""
+def restore_optimizers(
+    optimizers: list[Optimizer],
+    tensors: dict[str, Tensor],
+    values: dict[str, Any],
+    like: Callable[[Tensor, Tensor], Tensor] = lambda tensor, own: tensor,
+) -> None:
+    """Set the states of the optimisers to what `optimizer_tensors` returned.
+
+    `like` gives the part of a tensor that belongs to a parameter of this process.
+    """
+    parameters = [[one for group in optimizer.param_groups for one in group["params"]] for optimizer in optimizers]
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
     for name, value in {**tensors, **values}.items():
         if name.startswith("optimizer/"):
             _, number, index, slot = name.split("/", 3)
+            if isinstance(value, Tensor) and int(index) < len(parameters[int(number)]):
+                value = like(value, parameters[int(number)][int(index)])
             states[int(number)].setdefault(int(index), {})[slot] = value
     for optimizer, state in zip(optimizers, states, strict=True):
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -8,6 +8,7 @@ from chainrule.errors import ConfigError
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS
 from chainrule.tasks.task import Task
 from chainrule.training.fitting.fitting import Fitting
+from chainrule.training.trackers.mirror import check_trackers
 
 
 def check_options(config: RunConfig, task: Task, fitting: Fitting) -> None:
@@ -21,6 +22,7 @@ def check_options(config: RunConfig, task: Task, fitting: Fitting) -> None:
     _check_objective(config, task)
     task.check(config)
     fitting.check(config)
+    check_trackers(config.training.log)
 
 
 def _check_objective(config: RunConfig, task: Task) -> None:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from chainrule.training.placement import Placement
+
 TOTAL = "gradient_norm"
 """The name of the global norm in `metrics.jsonl`; that of a layer is `gradient_norm/LAYER`."""
 
@@ -29,12 +31,11 @@ class GradientNorms(NamedTuple):
         return figures
 
 
-def gradient_norms(model: nn.Module) -> GradientNorms:
+def gradient_norms(model: nn.Module, placement: Placement | None = None) -> GradientNorms:
     """The Euclidean norms of the gradients that a model has now."""
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    norms = torch._foreach_norm(list(gradients.values()))
-    device = norms[0].device
-    return GradientNorms(
-        dict(zip(gradients, norms, strict=True)),
-        torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms])),
-    )
+    norms = dict(zip(gradients, torch._foreach_norm(list(gradients.values())), strict=True))
+    if placement is not None:
+        norms = placement.whole(norms)
+    device = next(iter(norms.values())).device
+    return GradientNorms(norms, torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms.values()])))

@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from chainrule.base.compiling import compile_model
 from chainrule.base.grammar import plural
 from chainrule.base.processes import Processes
-from chainrule.checkpoint.build import load_weights, save_model, weights_of
 from chainrule.checkpoint.checkpoints import Checkpoint
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import TrainingConfig
-from chainrule.data.batches import Batches, to_device
-from chainrule.errors import ConfigError
+from chainrule.data.batches import Batches
+from chainrule.errors import ConfigError, RunError
 from chainrule.evaluation.validation_budget import VALIDATION_SHARE
 from chainrule.training.budget import Clock, progress, spent_budget
 from chainrule.training.checkpoint_state import (
@@ -34,15 +32,15 @@ from chainrule.training.checkpoint_state import (
     optimizer_tensors,
     read_training_state,
     restore_optimizers,
-    restore_state,
-    state_tensors,
 )
 from chainrule.training.early_stopping import EarlyStopping
-from chainrule.training.gradient_norms import GradientNorms, gradient_norms
-from chainrule.training.optimizers import make_optimizers, set_rate
+from chainrule.training.optimizers import set_rate
 from chainrule.training.schedules import SchedulePoint, rate
+from chainrule.training.stepper import Stepper, StepResult
 from chainrule.training.threads import ThreadChooser
-from chainrule.types import Objective, State, detach_state
+from chainrule.training.trackers.mirror import Mirror
+from chainrule.training.workers import Workers
+from chainrule.types import Objective
 
 SECONDS_BETWEEN_UPDATES = 1.0
 """A progress display is updated this often, besides at every log line."""
@@ -83,21 +81,42 @@ class Trainer:
     threads: ThreadChooser | None = None  # None: the number of threads stays as it is
 
     def __post_init__(self) -> None:
-        assert self.config.lr is not None, "presets choose the learning rate"
-        self.optimizers = make_optimizers(self.model, self.config, self.config.lr)
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.training_state, self.average, self.carried_state = TrainingState(), Average(), None
+        self.stepper = Stepper(
+            self.model,
+            self.objective,
+            self.batches,
+            self.config,
+            carries=self.carries,
+            device=self.device,
+            processes=self.processes,
+        )
+        self.placement = self.stepper.placement
+        self.workers: Workers | None = None
+        self.mirror = Mirror(self.config.log if self.processes.is_main else (), self.folder)
+        self.training_state, self.average = TrainingState(), Average()
         self.steps_per_epoch = self.batches.per_epoch / self.config.accumulate
-        self.forward = compile_model(self.model) if self.config.compile else self.model
 
     # Loop
 
     def fit(self) -> bool:
         """Train until the budget is spent -> True, or until asked to stop -> False; the best weights are saved."""
         self._resume()
-        self.processes.broadcast(self.model.state_dict().values())
-        if self.config.minutes:
-            self._warm_up()
+        self.placement.synchronise(self.model, self.processes)
+        if self.objective.samples and not self.processes.is_main:  # samples of other rows must be others
+            torch.manual_seed(
+                torch.initial_seed() + self.training_state.step * self.processes.world + self.processes.rank
+            )
+        if self.config.minutes:  # compiling kernels is not part of a budget of minutes
+            self.stepper.warm_up(self.training_state.step)
+        try:
+            with self.mirror:
+                return self._loop()
+        finally:
+            if self.workers is not None:
+                self.workers.close()
+                self.workers = None
+
+    def _loop(self) -> bool:
         self.shown = self.last_validation = 0.0
         self.clock = Clock(self.training_state.seconds)
         self.early_stopping = EarlyStopping(self.config, self.training_state)
@@ -136,54 +155,36 @@ class Trainer:
         stop, save = self.processes.sum([float(self.hooks.stopping()), float(overdue)])
         return stop > 0, save > 0
 
-    def _warm_up(self) -> None:
-        """Compute one batch and discard the result, so that compiling kernels is not part of a budget of minutes."""
-        devices = [self.device] if self.device.type == "cuda" else []
-        carried = self.carried_state
-        with torch.random.fork_rng(devices):
-            self.model.train()
-            self._gradients()
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        self.carried_state = carried
-        self.objective.figures = {}
-
     # One step
 
     def _step(self, used: float) -> None:
         began = time.monotonic()
         self.model.train()
-        point = SchedulePoint(
-            self.training_state.step,
-            used,
-            self.training_state.step / self.steps_per_epoch,
-            self.training_state.plateaus,
-        )
-        set_rate(self.optimizers, rate(self.config, point))
-        loss, count = self._gradients()
-        loss, total = self.processes.sum([loss, float(count)])
-        self.processes.sum_gradients(self.parameters)
-        norms = self._update(total)
+        step = self.training_state.step
+        point = SchedulePoint(step, used, step / self.steps_per_epoch, self.training_state.plateaus)
+        result = self._take_step(step, rate(self.config, point))
+        self._check_finite("loss", result.loss, step + 1)
+        assert result.norms is not None
         seconds = time.monotonic() - began
-        figures = {**self.objective.figures, **norms.figures(layers=self.config.gradient_norms == "layers")}
-        self._record(loss, int(total), seconds, used, figures)
+        norms = result.norms.figures(layers=self.config.gradient_norms == "layers")
+        self._record(result.loss, result.targets, seconds, used, {**self.objective.figures, **norms})
         if self.threads is not None:
-            self.threads.after_step(seconds, count)
+            self.threads.after_step(seconds, result.targets)
 
-    def _gradients(self) -> tuple[float, int]:
-        """Sum the gradients of the accumulated batches -> the summed loss and the number of targets."""
-        loss, count = 0.0, 0
-        for part in range(self.config.accumulate):
-            batch, fresh = self.batches.batch(self.training_state.step * self.config.accumulate + part)
-            batch = to_device(batch, self.device)
-            state = self._state_before(fresh, batch.inputs_BT.shape[0])
-            with self._autocast():
-                result = self.objective.loss(self.forward, batch, state, self.training_state.step)
-            result.total.backward()
-            self.carried_state = detach_state(result.state) if self.carries else None
-            loss, count = loss + float(result.total.detach()), count + result.count
-        self._check_finite("loss", loss, self.training_state.step + 1)
-        return loss, count
+    def _take_step(self, number: int, multiplier: float) -> StepResult:
+        """Take a step in this process, or with workers if the chooser has chosen them."""
+        count = 1 if self.threads is None else self.threads.way.workers
+        if count == 1:
+            self._pause_workers()
+            set_rate(self.stepper.optimizers, multiplier)
+            return self.stepper.step(number)
+        if self.workers is None:
+            self.workers = Workers(self.stepper, count)
+        return self.workers.step(number, multiplier)
+
+    def _pause_workers(self) -> None:
+        if self.workers is not None:
+            self.workers.pause()
 
     def _check_finite(self, what: str, value: float, step: int) -> None:
         if not math.isfinite(value):
@@ -191,31 +192,6 @@ class Trainer:
                 f"the {what} became {value} at step {step}: the learning rate of {self.config.lr or 0:g} is too high; "
                 f"train into another --out with a lower one: --set training.lr={(self.config.lr or 0) / 3:.2g}"
             )
-
-    def _state_before(self, fresh: bool, rows: int) -> State:
-        if not self.carries:
-            return None
-        return self.model.start(rows) if fresh or self.carried_state is None else self.carried_state
-
-    def _update(self, count: float) -> GradientNorms:
-        """Clip the mean gradients and let the optimisers step -> the norms before clipping; `count`: of targets."""
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        torch._foreach_div_(gradients, count)
-        norms = gradient_norms(self.model)
-        if self.config.clip:
-            torch.nn.utils.clip_grads_with_norm_(self.parameters, self.config.clip, norms.total, foreach=True)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return norms
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The precision of the forward pass."""
-        precision = self.config.precision
-        supported = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
-        if precision == "bfloat16" or (precision == "auto" and supported):
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return contextlib.nullcontext()
 
     def _record(self, loss: float, count: int, seconds: float, used: float, figures: dict[str, float]) -> None:
         """Count a finished step, add its weights to the average, and log every few steps."""
@@ -229,7 +205,7 @@ class Trainer:
             self.average.add(self.model)
         if not self.processes.is_main:
             return
-        mean, lr = s.window_loss / s.window_count, self.optimizers[0].param_groups[0]["lr"]
+        mean, lr = s.window_loss / s.window_count, self.stepper.optimizers[0].param_groups[0]["lr"]
         if s.step % self.config.log_steps == 0:
             means = {name: value / s.window_steps for name, value in s.window_figures.items()}
             s.window_loss, s.window_count, s.window_steps, s.window_figures = 0.0, 0, 0, {}
@@ -242,6 +218,7 @@ class Trainer:
 
     def _log(self, record: dict[str, Any]) -> None:
         self.training_state.log_length = self.folder.log(record)
+        self.mirror.send(record)
 
     # Validation
 
@@ -256,8 +233,8 @@ class Trainer:
         if self.processes.is_main:
             named = {f"valid_{name}": value for name, value in figures.items()}
             self._log({"step": s.step, "seconds": round(s.seconds, 3), **named})
-        if self.early_stopping.update(figures) and self.processes.is_main:
-            save_model(self.folder, self.model)
+        if self.early_stopping.update(figures):
+            self._write_weights(self.placement.weights(self.model))
 
     def _can_validate(self) -> bool:
         """Whether another validation stays within its share of a budget of minutes; until then it is put off."""
@@ -278,8 +255,9 @@ class Trainer:
     def _measure(self) -> dict[str, float]:
         self.model.eval()
         names = self.early_stopping.metrics
-        figures = self.hooks.validate(self.model) if self.processes.is_main else {}
-        agreed = self.processes.from_main([figures.get(name, 0.0) for name in names])
+        with self.placement.using(self.model) as model:
+            figures = self.hooks.validate(model) if self.processes.is_main else {}
+            agreed = self.processes.from_main([figures.get(name, 0.0) for name in names])
         return {**figures, **dict(zip(names, agreed, strict=True))}
 
     def _finish(self) -> None:
@@ -293,8 +271,8 @@ class Trainer:
                     self._validate(self.config.validations)
             s.ended_step = s.step
             self._save()
-        if self.processes.is_main:
-            load_weights(self.model, self.folder.read_weights())
+        if self.processes.is_main and self.placement.keeps_whole:
+            self.placement.load(self.model, self.folder.read_weights())
 
     @contextlib.contextmanager
     def _averaged(self) -> Iterator[None]:
@@ -306,31 +284,24 @@ class Trainer:
 
     def _save(self) -> None:
         self.training_state.seconds = self.clock.seconds
-        by_process = self.processes.gather(self._process_tensors())
+        self._pause_workers()
+        shared, weights = self.stepper.tensors(), self.placement.weights(self.model)
+        tensors, values = optimizer_tensors(self.stepper.optimizers)
+        tensors |= {f"average/{name}": tensor for name, tensor in self.average.mean.items()}
+        tensors = self.placement.whole(tensors)
         if not self.processes.is_main:
             return
         if self.training_state.best == math.inf:
-            save_model(self.folder, self.model)
-        tensors, values = optimizer_tensors(self.optimizers)
-        tensors |= {f"model/{name}": tensor for name, tensor in weights_of(self.model).items()}
-        tensors |= {f"average/{name}": tensor for name, tensor in self.average.mean.items()}
-        tensors |= {f"process/{name}": tensor for name, tensor in by_process.items()}
+            self._write_weights(weights)
+        tensors |= {f"model/{name}": tensor for name, tensor in weights.items()}
+        tensors |= {f"process/0/{name}": tensor for name, tensor in shared.items()}
         self.training_state.averaged = self.average.count
         self.folder.write_checkpoint(Checkpoint(tensors, {**asdict(self.training_state), **values}))
 
-    def _process_tensors(self) -> dict[str, Tensor]:
-        """Tensors that differ between processes: random state, and carried state."""
-        tensors = {"random/cpu": torch.get_rng_state(), **state_tensors(self.carried_state)}
-        if self.device.type == "cuda":
-            tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
-        return tensors
-
-    def _restore_process(self, tensors: dict[str, Tensor]) -> None:
-        if saved := {name: tensor for name, tensor in tensors.items() if name.startswith("state/")}:
-            self.carried_state = restore_state(self.model.start(next(iter(saved.values())).shape[0]), saved)
-        torch.set_rng_state(tensors["random/cpu"])
-        if "random/cuda" in tensors and self.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["random/cuda"], self.device)
+    def _write_weights(self, weights: dict[str, Tensor]) -> None:
+        """Make these the weights of the run."""
+        if self.processes.is_main:
+            self.folder.write_weights(weights)
 
     def _resume(self) -> None:
         """Continue from the checkpoint of the folder, if it has one."""
@@ -341,12 +312,18 @@ class Trainer:
             return
         parts = _by_prefix(checkpoint.tensors)
         by_process = _by_prefix(parts.get("process", {}))
-        self.processes.check_count(len(by_process), self.folder.path)
+        if len(by_process) > 1:
+            raise RunError(
+                f"{self.folder.path} was trained by {len(by_process)} processes of a version before 0.4, whose batches "
+                "depended on their number; finish it with that version, or choose another --out"
+            )
         self.training_state = read_training_state(checkpoint.values, self.folder.path)
-        load_weights(self.model, parts.get("model", {}))
-        restore_optimizers(self.optimizers, checkpoint.tensors, checkpoint.values)
-        self.average.mean, self.average.count = parts.get("average", {}), self.training_state.averaged
-        self._restore_process(by_process[str(self.processes.rank)])
+        self.placement.load(self.model, parts.get("model", {}))
+        like, own = self.placement.like, dict(self.model.named_parameters())
+        restore_optimizers(self.stepper.optimizers, checkpoint.tensors, checkpoint.values, like)
+        self.average.mean = {name: like(mean, own[name]) for name, mean in parts.get("average", {}).items()}
+        self.average.count = self.training_state.averaged
+        self.stepper.restore(by_process["0"], self.processes)
         if self.processes.is_main:
             self.folder.cut_log(self.training_state.log_length)
 

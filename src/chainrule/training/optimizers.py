@@ -47,6 +47,19 @@ def set_rate(optimizers: Iterable[Optimizer], multiplier: float) -> None:
             group["lr"] = group["full_lr"] * multiplier
 
 
+def complete_states(optimizers: Iterable[Optimizer]) -> None:
+    """Give every parameter the state that its optimiser would create with its first gradient."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            slots = ["momentum_buffer"] if group.get("momentum") else []
+            slots = ["exp_avg", "exp_avg_sq"] if isinstance(optimizer, AdamW) else slots
+            for parameter in (one for one in group["params"] if not optimizer.state[one]):
+                state = {slot: torch.zeros_like(parameter) for slot in slots}
+                optimizer.state[parameter] = (
+                    {"step": torch.zeros(()), **state} if isinstance(optimizer, AdamW) else state
+                )
+
+
 def _groups(parameters: list[nn.Parameter], config: TrainingConfig) -> list[dict[str, Any]]:
     """Matrices with weight decay, vectors without."""
     matrices = [parameter for parameter in parameters if parameter.dim() >= 2]

@@ -17,11 +17,14 @@ FREE = (
     "epochs",
     "device",
     "threads",
+    "workers",
     "memory",
     "save_seconds",
     "log_steps",
+    "log",
     "gradient_norms",
     "compile",
+    "shard",
     "count_all",
 )
 """Options that may differ when a run is resumed: they set how long, where and what is logged, not what is trained."""

@@ -1,11 +1,13 @@
-"""The number of CPU threads of a training, chosen by measuring one thread against several.
+"""How a training uses the cores: one thread, several worker processes, or several threads, chosen by measuring.
 
-Threads that wait for one another spin. On an idle machine several threads are faster than one; beside another busy
-process they can be 25 times slower. So the first steps of a training are timed with one thread and with several, and
-the other choice is tried again from time to time, more and more rarely while the answer stays the same.
+Threads that wait for one another spin. On an idle machine several threads are faster than one, and several processes
+(`training/workers.py`) faster still; beside another busy process threads can be 25 times slower than one. So the first
+steps of a training are timed in every way, and the others are tried again from time to time, more and more rarely while
+the answer stays the same.
 
-The number of threads changes the order of floating-point sums, and so the last digits of the weights. A number that is
-set (`training.threads`, or OMP_NUM_THREADS in the environment) is kept, and makes trainings repeatable bit for bit.
+The choice changes the order of floating-point sums, and so the last digits of the weights. What is set
+(`training.threads`, `training.workers`, or OMP_NUM_THREADS in the environment) is kept, and makes trainings repeatable
+bit for bit.
 """
 
 from __future__ import annotations
@@ -13,8 +15,13 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+
+from chainrule.config import TrainingConfig
+from chainrule.errors import ConfigError
 
 WARM_UP, TIMED = 2, 3
 """Steps before the first measurement, and steps of each measurement."""
@@ -29,60 +36,75 @@ SLOW = 2.0
 """A trial is given up as soon as one of its steps takes this many times as long as a usual one."""
 
 
-class ThreadChooser:
-    """Times the steps of a training and sets the number of threads. `fixed`: the number is given, nothing is tried."""
+class Way(NamedTuple):
+    """Processes that share a batch, and threads of each."""
 
-    def __init__(self, most: int, *, fixed: bool = False) -> None:
-        self.choices = (most,) if fixed or most == 1 else (1, most)
-        self.current = self.choices[0]
+    workers: int
+    threads: int
+
+
+class ThreadChooser:
+    """Times the steps of a training and chooses among ways to take them; the number of threads is set here."""
+
+    def __init__(self, ways: Sequence[Way]) -> None:
+        self.ways = tuple(dict.fromkeys(ways))
+        self.way = self.current = self.ways[0]  # of the next step, and the best so far
         self.review = FIRST_REVIEW
-        self._rates: dict[int, list[float]] = {}
+        self._rates: dict[Way, list[float]] = {}
         self._trial: list[float] = []
-        self._trying = self.current
+        self._waiting = list(self.ways[1:])  # to be tried before the next decision
         self._warm = WARM_UP
         self._since = time.monotonic()
-        torch.set_num_threads(self.current)
+        torch.set_num_threads(self.way.threads)
 
     @classmethod
-    def for_training(cls, threads: int, cores: int) -> ThreadChooser:
-        """For the option `training.threads` (0: not set) on a machine with `cores` cores."""
-        fixed = bool(threads) or os.environ.get("OMP_NUM_THREADS", "").isdecimal()
-        return cls(threads or cores, fixed=fixed)
+    def for_training(cls, config: TrainingConfig, cores: int, *, can_fork: bool) -> ThreadChooser:
+        """For the options `threads` and `workers` (0: not set) on a machine with `cores` cores."""
+        fixed = bool(config.threads) or os.environ.get("OMP_NUM_THREADS", "").isdecimal()
+        if config.workers > 1 and not can_fork:
+            raise ConfigError(
+                f"training.workers = {config.workers}: worker processes need Linux on x86-64, the device cpu, float32, "
+                "an objective that does not sample, and neither compile nor torchrun; leave training.workers out"
+            )
+        if config.workers > 1:
+            return cls([Way(config.workers, config.threads or 1)])
+        if fixed or cores == 1:
+            return cls([Way(1, config.threads or cores)])
+        workers = [Way(cores, 1)] if can_fork and config.workers == 0 else []
+        return cls([Way(1, 1), *workers, Way(1, cores)])
 
     def after_step(self, seconds: float, work: int) -> None:
-        """Report the time of a step and its tokens; the number of threads of the next step is set here."""
-        if len(self.choices) == 1:
+        """Report the time of a step and its tokens; the way of the next step is set here."""
+        if len(self.ways) == 1:
             return
-        if self._warm:  # kernels are compiled and memory is allocated in the first steps
+        if self._warm:  # kernels are compiled, memory is allocated and workers start in the first steps
             self._warm -= 1
             return
         self._trial.append(work / seconds)
         usual = self._rates.get(self.current)
-        hopeless = usual is not None and self._trying != self.current and self._trial[-1] * SLOW < max(usual)
+        hopeless = usual is not None and self.way != self.current and self._trial[-1] * SLOW < max(usual)
         if len(self._trial) < TIMED and not hopeless:
             return
-        self._rates[self._trying] = self._trial
+        self._rates[self.way] = self._trial
         self._trial = []
-        if self._trying == self.current and len(self._rates) < len(self.choices):
-            self._try(self._other())
-        elif self._trying != self.current:
+        if self.way == self.current and not self._waiting and time.monotonic() - self._since > self.review:
+            self._waiting = [way for way in self.ways if way != self.current]
+        if self._waiting:
+            self._use(self._waiting.pop(0), warm=1)
+        elif self.way != self.current:
             self._decide()
-        elif time.monotonic() - self._since > self.review:
-            self._try(self._other())
 
-    def _other(self) -> int:
-        return next(choice for choice in self.choices if choice != self.current)
-
-    def _try(self, choice: int) -> None:
-        self._trying = choice
-        torch.set_num_threads(choice)
+    def _use(self, way: Way, warm: int = 0) -> None:
+        self.way, self._warm = way, warm
+        torch.set_num_threads(way.threads)
 
     def _decide(self) -> None:
-        """Compare the trial with the usual rate, and return to the faster choice."""
-        other, usual = (statistics.median(self._rates[choice]) for choice in (self._trying, self.current))
-        if other > usual * MARGIN:
-            self.current, self.review = self._trying, FIRST_REVIEW
+        """Compare the trials with the usual rate, and take the fastest way."""
+        rate = {way: statistics.median(rates) for way, rates in self._rates.items()}
+        best = max(rate, key=lambda way: rate[way])
+        if rate[best] > rate[self.current] * MARGIN:
+            self.current, self.review = best, FIRST_REVIEW
         else:
             self.review = min(LAST_REVIEW, 2 * self.review)
         self._since = time.monotonic()
-        self._try(self.current)
+        self._use(self.current)

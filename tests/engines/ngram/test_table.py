@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from chainrule.base.arrays import Array, write_arrays
 from chainrule.engines.ngram.estimate import EstimationPlan, estimate
+from chainrule.engines.ngram.packing import MAX_CODES, pack
 from chainrule.engines.ngram.query import begin, distribution, first_child, value, walk
-from chainrule.engines.ngram.table import BINS, FORMAT, MAX_CODES, NgramTable, TableArrays, load_table, pack
+from chainrule.engines.ngram.table import BINS, FORMAT, NgramTable, TableArrays, load_table
 from chainrule.errors import RunError
 from engines.ngram.naive import INTERPOLATED, Stream, reference
 from engines.ngram.test_counts import zipfian

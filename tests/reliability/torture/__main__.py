@@ -17,6 +17,7 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, action="append", help="run this part alone; repeatable")
     parser.add_argument("--target", help="only targets whose name contains this text")
     parser.add_argument("--cases", type=int, help="stop a target after this number of cases")
+    parser.add_argument("--at", type=int, help="disturb writers at this file operation alone")
     parser.add_argument("--seed", type=int, default=1, help="seed of all random choices (default: 1)")
     parser.add_argument("--place", type=Path, help="folder for temporary files (default: in memory, if possible)")
     given = parser.parse_args()

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from torture import fuzzing, kills, readers, surroundings, writers
+from torture import fuzzing, kills, readers, surroundings, verbs, writers
 from torture.outcomes import Clock, Tally, table
 from torture.toys import TRAININGS
 
@@ -41,16 +41,16 @@ def _fuzz(given: argparse.Namespace, place: Path, clock: Clock) -> list[Tally]:
     return fuzzing.campaign(found, place, given.seed, clock, given.cases)
 
 
-def _found_writers(given: argparse.Namespace, place: Path) -> list[writers.Writer]:
-    return [one for one in writers.writers(place / "data") if not given.target or given.target in one.name]
+def _found_writers(given: argparse.Namespace, place: Path) -> list[verbs.Writer]:
+    return [one for one in verbs.writers(place / "data") if not given.target or given.target in one.name]
 
 
 def _writers(given: argparse.Namespace, place: Path, clock: Clock) -> list[Tally]:
-    return writers.campaign(_found_writers(given, place), place, clock, given.cases)
+    return writers.campaign(_found_writers(given, place), place, given.seed, clock, given.cases, given.at)
 
 
 def _surroundings(given: argparse.Namespace, place: Path, clock: Clock) -> list[Tally]:
-    return surroundings.campaign(_found_writers(given, place), place, clock, given.cases)
+    return surroundings.campaign(_found_writers(given, place), place, given.seed, clock, given.cases)
 
 
 PARTS: dict[str, Part] = {"kills": _kills, "writers": _writers, "fuzz": _fuzz, "surroundings": _surroundings}

@@ -1,35 +1,34 @@
 """Trainings killed at random moments and at random file operations, resumed until they end.
 
-The weights, the checkpoint and the log must then be those of a training that nothing disturbed.
+The weights, the checkpoint and the log must then be those of a training that nothing disturbed. Of a training of
+several processes any one is killed; the others must end by themselves.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import faults
 import numpy as np
 from safetensors.numpy import load_file
 
 from chainrule.checkpoint.folder import RunFolder
+from torture.interruption import Interrupted, describing, interrupted, kill_at, let_all, read_message
 from torture.outcomes import Clock, Tally
-from torture.processes import Child, last_line
-from torture.toys import TRAININGS, write_data
+from torture.processes import HANG, Child, family, last_line, no_orphans
+from torture.toys import TRAININGS, Training, write_data
 
 TIMES = {"seconds", "tokens_per_second", "peak_memory"}
 """Entries of a log that no two trainings share."""
 
 MOST_KILLS = 12
 """A training is disturbed so often, then left alone."""
-
-Training = Callable[[Path, Path], object]
 
 
 def campaign(place: Path, seed: int, clock: Clock, names: list[str], kills: int | None = None) -> list[Tally]:
@@ -63,15 +62,9 @@ class Bed:
 
     def _undisturbed(self, name: str) -> int:
         """Train -> the number of its file operations."""
-        counted = self.place / f"{name}.operations"
-
-        def work() -> None:
-            seen = faults.count(lambda: self.training(self.data, self.place / name), self.place / name)
-            counted.write_text(str(len(seen)))
-
-        status = Child(work, self.log).wait()
-        assert status == 0, self.log.read_text()
-        return int(counted.read_text())
+        ended = interrupted(lambda: self.training(self.data, self.place / name), self.place / name, self.log, let_all)
+        assert ended.checked_status == 0, f"{ended.refused} {self.log.read_text()}"
+        return len(ended.operations)
 
     def torture(self, tally: Tally, repeat: str) -> None:
         """Train once with kills; count these, and how it ended."""
@@ -80,11 +73,15 @@ class Bed:
         shutil.rmtree(out, ignore_errors=True)
         repeat = f"{repeat}, training {self.rounds}"
         for _ in range(MOST_KILLS):
-            status = self._killed(out)
-            if status == 0:
+            orphans: list[int] = []
+            with no_orphans(orphans):
+                killed, ended = self._killed(out)
+            if orphans:
+                return tally.add("orphan", f"{repeat}: {len(orphans)} processes lived on")
+            if problem := self._problem(killed, ended):
+                return tally.add(problem, f"{repeat}: {ended.refused or last_line(self.log)}")
+            if not killed:
                 break
-            if status != signal.SIGKILL:
-                return tally.add("hang" if status is None else "bug", f"{repeat}: {last_line(self.log)}")
             tally.add("killed")
             self._load(out, tally, repeat)
         status = Child(lambda: self.training(self.data, out), self.log).wait()
@@ -93,14 +90,33 @@ class Bed:
         different = compare(self.expected, contents(out))
         return tally.add("different", f"{repeat}: {different}") if different else tally.add("same end")
 
-    def _killed(self, out: Path) -> int | None:
-        """Train, and kill at a random moment or at a random file operation -> the status."""
+    def _problem(self, killed: bool, ended: Interrupted) -> str:
+        """A failure; after a kill of one of several processes the training ends well or with a message."""
+        if ended.status is None:
+            return "hang"
+        if killed:
+            return "" if ended.status in (0, signal.SIGKILL) else "bug"
+        return "" if ended.status == 0 and ended.refused is None else "bug"
+
+    def _killed(self, out: Path) -> tuple[bool, Interrupted]:
+        """Train, and kill at a random moment or at a random file operation -> whether it came to that, and the end."""
+
+        def work() -> object:
+            return self.training(self.data, out)
+
         if self.draw.random() < 0.5:
             number = self.draw.randint(1, self.operations + 1)
-            return Child(lambda: faults.die_at(number, lambda: self.training(self.data, out), out), self.log).wait()
-        child = Child(lambda: self.training(self.data, out), self.log)
-        status = child.wait(self.draw.uniform(0, self.seconds))
-        return child.kill() if status is None else status
+            ended = interrupted(work, out, self.log, kill_at(number))
+            return ended.status == signal.SIGKILL, ended
+        message = self.log.with_name("message")
+        child = Child(describing(work, message), self.log)
+        killed = not child.ended(self.draw.uniform(0, self.seconds))
+        if killed:
+            os.kill(self.draw.choice(family(child.id)), signal.SIGKILL)
+        status = child.wait(HANG)
+        if status is None:
+            child.kill()
+        return killed, Interrupted(status, refused=read_message(message))
 
     def _load(self, out: Path, tally: Tally, repeat: str) -> None:
         """Whatever weights a kill left must be whole."""

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from time import monotonic
 
-FAILURES = ("bug", "hang", "memory", "silent", "lost", "different", "crash")
+FAILURES = ("bug", "hang", "memory", "silent", "lost", "different", "crash", "orphan")
 """Outcomes that must not occur; all others are as promised."""
 
 

@@ -31,7 +31,9 @@ from chainrule.text.tokenizers import load_tokenizer, train_tokenizer
 from chainrule.training.checks import check_options
 from chainrule.training.fitting.fitting import fitting_of
 from chainrule.training.request import make_config
+from torture.containers import container_targets
 from torture.fuzzing import Target
+from torture.requests import request_targets
 from torture.toys import STEPS, TRAININGS, classifier, counting, write_data
 
 SETTINGS = """model.hidden=20
@@ -74,12 +76,20 @@ def light_targets(place: Path) -> list[Target]:
     """Targets that are quick to make; their files are made below `place`."""
     place.mkdir(parents=True)
     write_data(place)
-    return [*_texts(place), *_options(place), *_tokenizers(place), *_runs(place), *_imports(place)]
+    return [
+        *_texts(place),
+        *_options(place),
+        *_tokenizers(place),
+        *_runs(place),
+        *_imports(place),
+        *container_targets(place),
+    ]
 
 
 def targets(place: Path) -> list[Target]:
     """All targets."""
-    return [*light_targets(place), *_prompts(place), *_hugging_face_tokenizers(place), *_hugging_face_folders(place)]
+    further = (_prompts, _hugging_face_tokenizers, _hugging_face_folders, request_targets)
+    return [*light_targets(place), *(target for make in further for target in make(place))]
 
 
 def _consume(*parts: Iterator[Any]) -> None:

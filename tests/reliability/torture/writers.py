@@ -1,161 +1,145 @@
 """Every verb that writes, killed before each of its file operations and with each of them failing.
 
-Afterwards the place holds the old content or the whole new one, and the same call works.
+Afterwards the place holds the old content or the whole new one, and the same call gives the result of a call that
+nothing disturbed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import random
 import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
-import faults
-
-from chainrule import export, load, mix, tune
 from chainrule.errors import ChainruleError
-from chainrule.experiments.distill import distill
-from chainrule.interop.formats import import_run
+from torture.interruption import Answer, Interrupted, described, fail_from, fail_once, interrupted, kill_at, let_all
+from torture.kills import compare
 from torture.outcomes import Clock, Tally
-from torture.processes import Child, last_line
-from torture.toys import TRAININGS, counting, write_data
+from torture.processes import last_line
+from torture.verbs import Result, Writer
 
 ERRORS = (errno.ENOSPC, errno.EROFS, errno.EIO)
 
+Problem = tuple[str, str]
+"""A kind of failure and a text."""
 
-@dataclass
-class Writer:
-    """A call that writes into an empty folder, or changes what `prepare` put there."""
-
-    name: str
-    write: Callable[[Path], object]
-    check: Callable[[Path], object]  # reads the result, which must be whole
-    prepare: Callable[[Path], object] = lambda folder: None
+Disturbance = tuple[str, str, Callable[[int], Answer]]
+"""The outcome to count, a text for the report, and what to do at an operation."""
 
 
-def writers(data: Path) -> list[Writer]:
-    """All writers; the runs they read are made in `data`."""
-    data.mkdir(parents=True)
-    write_data(data)
-    text, pairs = data / "text.txt", data / "pairs.tsv"
-    settings = {"model": {"across_lines": False}}
-    counting("ngram", tokenizer="word", order=2, settings=settings)(data, data / "ngram")
-    for name in ("lm lstm", "word2vec", "translator", "masked bert"):
-        TRAININGS[name](data, data / name)
-    export(data / "ngram", data / "model.arpa")
-    load(data / "ngram").compress(text, data / "text.cr")
-    mix([data / "ngram", data / "ngram"], valid=text, out=data / "mixture")
-
-    def same_text(out: Path) -> None:
-        assert (out / "text").read_bytes() == text.read_bytes()
-
-    def loads(name: str) -> Callable[[Path], object]:
-        return lambda out: load(out / name).folder.check()
-
-    def exists(name: str) -> Callable[[Path], object]:
-        return lambda out: (out / name).stat()
-
+def disturbances(number: int) -> list[Disturbance]:
+    """What is done at an operation: a kill, a failure from then on, and a failure of this operation alone."""
+    lasting, once = ERRORS[number % len(ERRORS)], ERRORS[(number + 1) % len(ERRORS)]
     return [
-        Writer("train lstm", lambda out: TRAININGS["lm lstm"](data, out / "run"), loads("run")),
-        Writer("train ngram", lambda out: TRAININGS["ngram"](data, out / "run"), loads("run")),
-        Writer("mix", lambda out: mix([data / "ngram", data / "ngram"], valid=text, out=out / "mix"), loads("mix")),
-        Writer("import arpa", lambda out: import_run(data / "model.arpa", out / "run"), loads("run")),
-        Writer("export arpa", lambda out: export(data / "ngram", out / "x.arpa"), exists("x.arpa")),
-        Writer("export word2vec", lambda out: export(data / "word2vec", out / "x.txt", to="word2vec"), exists("x.txt")),
-        Writer("export hf", lambda out: export(data / "masked bert", out / "hf", to="hf"), exists("hf/config.json")),
-        Writer("compress", lambda out: load(data / "ngram").compress(text, out / "x.cr"), exists("x.cr")),
-        Writer("decompress", lambda out: load(data / "ngram").decompress(data / "text.cr", out / "text"), same_text),
-        Writer("distill", lambda out: distill(load(data / "translator"), [pairs], out / "x.tsv"), exists("x.tsv")),
-        Writer(
-            "tune",
-            lambda out: tune(out / "run", valid=text),
-            loads("run"),
-            lambda out: shutil.copytree(data / "mixture", out / "run"),
-        ),
+        ("killed", "killed", kill_at),
+        ("failed", f"{errno.errorcode[lasting]} from there on", lambda at: fail_from(at, lasting)),
+        ("failed once", f"{errno.errorcode[once]} once", lambda at: fail_once(at, once)),
     ]
 
 
-def campaign(found: list[Writer], place: Path, clock: Clock, cases: int | None) -> list[Tally]:
-    """Disturb every writer at every file operation, or at `cases` of them spread evenly."""
-    tallies = []
-    for number, writer in enumerate(found):
-        tallies.append(_disturb(writer, place / writer.name.replace(" ", "_"), clock.share(len(found) - number), cases))
-    return tallies
+def campaign(
+    found: list[Writer], place: Path, seed: int, clock: Clock, cases: int | None = None, at: int | None = None
+) -> list[Tally]:
+    """Disturb all writers, the short ones first, in random order at all operations, at `cases` of each, or `at` one."""
+    beds = [
+        Bed(writer, place / writer.name.replace(" ", "_"), random.Random(f"{seed} {writer.name}")) for writer in found
+    ]
+    for bed in beds:
+        bed.choose(cases, at)
+    while clock and any(bed.waiting for bed in beds):
+        shortest = min((bed for bed in beds if bed.waiting), key=lambda bed: len(bed.waiting))
+        shortest.disturb(shortest.waiting.pop())
+    for bed in beds:
+        bed.report()
+    return [bed.tally for bed in beds]
 
 
-def _disturb(writer: Writer, place: Path, share: Clock, cases: int | None) -> Tally:
-    tally, whole = Tally(writer.name), place / "whole"
-    place.mkdir(parents=True)
-    total = len(_operations(writer, whole, place))
-    step = 1 if cases is None else max(total // cases, 1)
-    for number in range(1, total + 1, step):
-        if not share:
-            tally.add("not reached", count=total + 1 - number)
-            break
-        _kill(writer, place, number, tally)
-        _fail(writer, place, number, tally)
-    return tally
+class Bed:
+    """One writer: the result of an undisturbed call, and the operations at which it is still to be disturbed."""
 
+    def __init__(self, writer: Writer, place: Path, draw: random.Random) -> None:
+        self.writer, self.place, self.draw = writer, place, draw
+        self.log = place / "log"
+        self.tally = Tally(writer.name)
+        place.mkdir(parents=True)
+        if writer.ready:
+            writer.ready()
+        self.before = writer.result(self.fresh()) if writer.prepare else None
+        described(lambda: writer.write(self.fresh()), self.log)  # fills caches
+        out, begun = self.fresh(), monotonic()
+        whole = interrupted(lambda: writer.write(out), out, self.log, let_all)
+        assert whole.checked_status == 0, f"{writer.name}: {whole.refused} {self.log.read_text()}"
+        self.names, self.seconds = whole.operations, monotonic() - begun
+        self.expected = writer.result(out)
+        self.waiting: list[int] = []
 
-def _operations(writer: Writer, out: Path, place: Path) -> list[str]:
-    """The file operations of an undisturbed call, made twice: the first fills caches."""
-    counted = place / "operations"
-    for _ in range(2):
-        _fresh(writer, out)
+    def choose(self, cases: int | None, at: int | None) -> None:
+        """The operations at which the writer will be disturbed."""
+        numbers = list(range(1, len(self.names) + 1)) if at is None else [at]
+        self.draw.shuffle(numbers)
+        self.waiting = numbers[:cases]
 
-        def work() -> None:
-            counted.write_text("\n".join(faults.count(lambda: writer.write(out), out)))
+    def report(self) -> None:
+        """State in the name of the tally how much was covered."""
+        reached = set(range(1, len(self.names) + 1)) - set(self.waiting)
+        self.tally.name += f", {len(reached)} of {len(self.names)} operations"
 
-        status = Child(work, place / "log").wait()
-        assert status == 0, (place / "log").read_text()
-    writer.check(out)
-    return counted.read_text().split("\n")
+    def disturb(self, number: int) -> None:
+        """Disturb the operation `number` in every way."""
+        for outcome, how, answer in disturbances(number):
+            repeat = f'--only writers --target "{self.writer.name}" --at {number}, {how} at {self.names[number - 1]}'
+            out = self.fresh()
+            ended = interrupted(lambda out=out: self.writer.write(out), out, self.log, answer(number))  # type: ignore[misc]
+            problem = self.problem(ended, out)
+            self.tally.add(problem[0], f"{repeat}: {problem[1]}") if problem else self.tally.add(outcome)
 
+    def call(self, out: Path) -> Interrupted:
+        """The call, undisturbed from here."""
+        return described(lambda: self.writer.write(out), self.log)
 
-def _fresh(writer: Writer, out: Path) -> None:
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    writer.prepare(out)
+    def problem(self, ended: Interrupted, out: Path) -> Problem | None:
+        """What is wrong after a disturbed call, or after the same call again."""
+        if ended.status is None:
+            return "hang", ""
+        if ended.status not in (0, signal.SIGKILL):
+            return "bug", last_line(self.log)
+        if ended.refused is not None and not ended.refused.strip():
+            return "bug", "an empty message"
+        well = ended.status == 0 and ended.refused is None
+        if well and not self.writer.cache and (problem := self.differs(out)):
+            return "silent", f"the call ended well: {problem}"
+        if self.before is not None and (problem := self.differs(out, self.before)) and self.differs(out):
+            return "lost", f"neither the old content nor the new: {problem}"
+        return self.again(out)
 
+    def again(self, out: Path) -> Problem | None:
+        """The same call works, or finds the result finished."""
+        ended = self.call(out)
+        if ended.status != 0:
+            return ("hang" if ended.status is None else "bug"), f"the same call again: {last_line(self.log)}"
+        if problem := self.differs(out):
+            return "lost", f"after the same call again: {problem} {ended.refused or ''}"
+        return None
 
-def _kill(writer: Writer, place: Path, number: int, tally: Tally) -> None:
-    out, log = place / "killed", place / "log"
-    _fresh(writer, out)
-    status = Child(lambda: faults.die_at(number, lambda: writer.write(out), out), log).wait()
-    if status not in (0, signal.SIGKILL):
-        return tally.add("bug", f"killed at operation {number}: {last_line(log)}")
-    return _again(writer, out, log, tally, "killed", f"killed at operation {number}")
-
-
-def _fail(writer: Writer, place: Path, number: int, tally: Tally) -> None:
-    """Each operation from this one on fails; the call must end with a message."""
-    out, log = place / "failed", place / "log"
-    _fresh(writer, out)
-
-    def work() -> None:
-        # Anything else ends the child with status 1.
-        with contextlib.suppress(ChainruleError), faults.failing_at(number, out, ERRORS[number % len(ERRORS)]):
-            writer.write(out)
-
-    status = Child(work, log).wait()
-    repeat = f"{errno.errorcode[ERRORS[number % len(ERRORS)]]} from operation {number}"
-    if status != 0:
-        return tally.add("bug", f"{repeat}: {last_line(log)}")
-    return _again(writer, out, log, tally, "failed", repeat)
-
-
-def _again(writer: Writer, out: Path, log: Path, tally: Tally, outcome: str, repeat: str) -> None:
-    """The same call works, or finds the result finished."""
-
-    def work() -> None:
+    def differs(self, out: Path, expected: Result | None = None) -> str:
+        """In what the content differs from the result, or from another one; empty: in nothing."""
         try:
-            writer.write(out)
-        except ChainruleError:
-            writer.check(out)  # it refuses to replace a finished result
-        writer.check(out)
+            return compare(self.expected if expected is None else expected, self.writer.result(out))
+        except (ChainruleError, OSError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
 
-    status = Child(work, log).wait()
-    tally.add(outcome) if status == 0 else tally.add("lost", f"{repeat}: {last_line(log)}")
+    def fresh(self) -> Path:
+        """A new place for the next call, with the old content if there is one."""
+        out = self.place / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        self.prepare(out)
+        return out
+
+    def prepare(self, out: Path) -> None:
+        """Write the old content."""
+        if self.writer.prepare:
+            self.writer.prepare(out)

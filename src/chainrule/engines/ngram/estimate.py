@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from chainrule.base.arrays import Array
-from chainrule.engines.ngram.scratch import open_array_pool
+from chainrule.engines.ngram.packing import make_table
+from chainrule.engines.ngram.scratch import SCRATCH_PREFIX, ArrayPool, open_array_pool
+from chainrule.engines.ngram.segments import Counts, Shape, join
 from chainrule.engines.ngram.smoothing import SMOOTHINGS, Note, SmoothingInput
-from chainrule.engines.ngram.table import NgramTable, make_table
-from chainrule.engines.ngram.trie import count
+from chainrule.engines.ngram.table import NgramTable
+from chainrule.engines.ngram.trie import Trie, build_trie, count
 
 BYTES_PER_TOKEN = 80
 """Approximate memory that counting and smoothing need per token of the text."""
@@ -58,13 +61,42 @@ def estimate(
             pool=pool,
             threads=threads,
         )
-        given = SmoothingInput(trie, pool, note, np.asarray(valid), plan.delta, plan.thresholds, threads)
-        estimates = SMOOTHINGS[plan.smoothing](given)
-        pool.release()
-        return make_table(
-            trie,
-            estimates,
-            thresholds=plan.thresholds,
-            normalised=plan.smoothing != "stupid-backoff",
-            quantize=plan.quantize,
-        )
+        return _smooth(plan, trie, pool, valid, threads, note)
+
+
+def estimate_from_counts(
+    plan: EstimationPlan,
+    parts: list[Counts],
+    shape: Shape,
+    valid: Array,
+    *,
+    scratch: Path,
+    memory: int | None = None,
+    threads: int = 1,
+    note: Note = lambda text: None,
+) -> tuple[NgramTable, Array]:
+    """The table of a text whose parts are counted, in the order of the text, and the counts of its words V."""
+    needed = BYTES_PER_TOKEN * sum(part.segment.tokens for part in parts)
+    with (
+        tempfile.TemporaryDirectory(dir=scratch, prefix=SCRATCH_PREFIX) as folder,
+        open_array_pool(memory, needed, Path(folder)) as pool,
+    ):
+        whole = join(parts, shape, Path(folder, "ends"), finish=True)
+        trie = build_trie(whole, pool, Path(folder, "merged"), threads)
+        counts_V = trie.counts(1).astype(np.int64)
+        return _smooth(plan, trie, pool, valid, threads, note), counts_V
+
+
+def _smooth(plan: EstimationPlan, trie: Trie, pool: ArrayPool, valid: Array, threads: int, note: Note) -> NgramTable:
+    """From counts to a table."""
+    given = SmoothingInput(trie, pool, note, np.asarray(valid), plan.delta, plan.thresholds, threads)
+    estimates = SMOOTHINGS[plan.smoothing](given)
+    pool.release()
+    return make_table(
+        trie,
+        estimates,
+        pool,
+        thresholds=plan.thresholds,
+        normalised=plan.smoothing != "stupid-backoff",
+        quantize=plan.quantize,
+    )

@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from chainrule.base.arrays import Array
+from chainrule.engines.ngram.scratch import ArrayPool
 from chainrule.engines.ngram.trie import Trie, find
 
 MAX_ROUNDS = 1000
@@ -22,12 +23,14 @@ MAX_WEIGHT = 1 - 1e-5
 """A weight of 1 would give probability 0 to words that are missing from the validation text by chance."""
 
 
-def fit_weights(trie: Trie, tokens: Array, buckets: int) -> Array:
+def fit_weights(trie: Trie, tokens: Array, buckets: int, pool: ArrayPool) -> Array:
     """λ by context length and bucket -> OZ; 0.5 where the text has no evidence."""
     weights_OZ = np.full((trie.order, buckets), 0.5)
     tokens_N = np.asarray(tokens[:MAX_TOKENS], np.int64)
     if not len(tokens_N):
         return weights_OZ
+    totals_Y = pool.empty(trie.contexts, np.float64)
+    _sum_children(trie.first_Y, trie.counts_J, totals_Y)
     shares_NO = np.empty((len(tokens_N), trie.order), np.float32)
     buckets_NO = np.empty((len(tokens_N), trie.order), np.int8)
     _look_up(
@@ -35,7 +38,7 @@ def fit_weights(trie: Trie, tokens: Array, buckets: int) -> Array:
         trie.words_J,
         trie.first_Y,
         trie.counts_J,
-        _totals(trie.first_Y, trie.counts_J),
+        totals_Y,
         tokens_N,
         trie.eos,
         -1 if trie.across_lines else trie.eos,
@@ -77,13 +80,12 @@ def bucket_of(total: float, buckets: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _totals(first_Y: Array, counts_J: Array) -> Array:
-    """The sum of the counts of the children of each context -> Y."""
-    totals_Y = np.zeros(len(first_Y) - 1)
+def _sum_children(first_Y: Array, counts_J: Array, totals_Y: Array) -> None:
+    """The sum of the counts of the children of each context."""
     for parent in range(len(totals_Y)):
+        totals_Y[parent] = 0.0
         for child in range(first_Y[parent], first_Y[parent + 1]):
             totals_Y[parent] += counts_J[child]
-    return totals_Y
 
 
 @njit(cache=True, nogil=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from chainrule.base.files import allocate, disk_errors
 
 Number = Any
 """An integer inside a compiled function: of numpy or of Python."""
+
+PIECE = 1 << 18
+"""Values computed at once, so that no step has a copy of a large array; a multiple of the groups of `packing.py`."""
 
 SCRATCH_PREFIX = "counting-"
 """Prefix of the names of temporary folders."""
@@ -39,6 +42,22 @@ class ArrayPool:
         self._mapped.append(np.memmap(path, dtype, "r+", shape=(size,)))
         return self._mapped[-1]
 
+    def computed(self, size: int, dtype: Any, values: Callable[[slice], Array]) -> Array:
+        """An array of values that are computed for one slice after another."""
+        array = self.empty(size, dtype)
+        for piece in pieces(size):
+            array[piece] = values(piece)
+        return array
+
+    def selected(self, array: Array, keep: Array) -> Array:
+        """The values of an array at the places where `keep`, of the same length, is true."""
+        result, used = self.empty(int(np.count_nonzero(keep)), array.dtype), 0
+        for piece in pieces(len(array)):
+            kept = array[piece][keep[piece]]
+            result[used : used + len(kept)] = kept
+            used += len(kept)
+        return result
+
     def release(self) -> None:
         """Release the memory behind mapped files; data that is used again is read again. Call it between stages."""
         if hasattr(mmap, "MADV_DONTNEED"):
@@ -50,6 +69,12 @@ class ArrayPool:
         assert self.folder is not None
         self._files += 1
         return self.folder / f"{self._files}.bin"
+
+
+def pieces(size: int) -> Iterator[slice]:
+    """Slices of at most PIECE places that cover an array."""
+    for begin in range(0, size, PIECE):
+        yield slice(begin, min(size, begin + PIECE))
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
 """log10 p of sentences of words in one compiled call, from their bytes to the sum over their words.
 
 A sentence takes a few microseconds, so the cost of a call matters. A numba function finds out the types of all its
-arguments at each call; the kernels here are C functions instead, called by `ctypes` with the address of one record
-that holds the addresses and sizes of all arrays. They are compiled for the types that the arrays of a table have. Calls
-keep the interpreter lock.
+arguments at each call. The kernels here have one signature, and its entry is called directly, with the address of one
+record that holds the addresses and sizes of all arrays. They are compiled for the types that the arrays of a table
+have. Calls keep the interpreter lock.
 
 Words are separated by white space of ASCII, as in KenLM. `<s>` and `</s>` are one token of a table, but the context
 after a literal one depends on which it is: the score of a sentence that contains one is left to the caller.
@@ -11,9 +11,9 @@ after a literal one depends on which it is: the score of a sentence that contain
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
+from itertools import repeat
 from typing import Any
 
 import numba
@@ -48,16 +48,21 @@ RECORD = np.dtype(
 )
 """What the kernels are passed: the numbers of the table, then the address and the size of each array."""
 
-BYTES, FLOATS, INTEGERS = (types.CPointer(kind) for kind in (types.uint8, types.float32, types.int64))
-ABOUT = types.CPointer(numba.from_dtype(RECORD))
+BYTES, WRITABLE, ADDRESS = numba.typeof(b""), numba.typeof(bytearray()), types.intp
+ABOUT = numba.from_dtype(RECORD)
 
 
 class _Results:
-    """Room for the scores of words, and its addresses."""
+    """Room for the scores of words: their bytes, and how they are read."""
 
     def __init__(self, size: int) -> None:
-        self.scores, self.matched, self.oov = np.empty(size, np.float32), np.empty(size, np.uint8), np.empty(size, bool)
-        self.addresses = [array.ctypes.data for array in (self.scores, self.matched, self.oov)]
+        self.scores, self.matched, self.oov = bytearray(4 * size), bytearray(size), bytearray(size)
+        self._scores, self._oov = memoryview(self.scores).cast("f"), memoryview(self.oov).cast("?")
+
+    def words(self, size: int, unknown: bool) -> Iterator[Word]:
+        """The first `size` words. `unknown`: some are not in the vocabulary."""
+        oov: Any = self._oov[:size].tolist() if unknown else repeat(False, size)
+        return zip(self._scores[:size].tolist(), self.matched[:size], oov, strict=True)
 
 
 class SentenceScorer:
@@ -94,13 +99,11 @@ class SentenceScorer:
             scores += (nats_M / LN10).tolist()
         return scores
 
-    def full_scores(self, data: bytes, bos: bool, eos: bool) -> list[Word] | None:
+    def full_scores(self, data: bytes, bos: bool, eos: bool) -> Iterator[Word] | None:
         """The score of each word; None if one of them is `<s>` or `</s>`."""
         out = self._out if len(data) < ROOM else _Results(len(data) // 2 + 2)
-        size = self._full_scores(data, len(data), self.address, bos, eos, *out.addresses)
-        if size < 0:
-            return None
-        return list(zip(out.scores[:size].tolist(), out.matched[:size].tolist(), out.oov[:size].tolist(), strict=True))
+        count = self._full_scores(data, self.address, bos, eos, out.scores, out.matched, out.oov)
+        return None if count < 0 else out.words(count >> 1, bool(count & 1))
 
     @property
     def matched(self) -> int:
@@ -110,24 +113,25 @@ class SentenceScorer:
     # Compiled when they are first used
 
     @cached_property
-    def score(self) -> Callable[[bytes, int, int, bool, bool], float]:
-        """(bytes, their number, address, bos, eos) -> log10 p of a sentence; NaN if it contains `<s>` or `</s>`."""
-        return _function(_make_score(self._types), ctypes.c_double, ctypes.c_char_p, 4)
+    def score(self) -> Callable[[bytes, int, bool, bool], float]:
+        """(bytes, address, bos, eos) -> log10 p of a sentence; NaN if it contains `<s>` or `</s>`."""
+        return _entry(_make_score(self._types))
 
     @cached_property
     def _full_scores(self) -> Callable[..., int]:
-        return _function(_make_full_scores(self._types), ctypes.c_ssize_t, ctypes.c_char_p, 7)
+        return _entry(_make_full_scores(self._types))
 
     @cached_property
-    def step(self) -> Callable[[int, int, int, int], float]:
-        """(address, that of a state, token, that of the state after it, which is filled in) -> log10 p of the token."""
-        return _function(_make_step(self._types), ctypes.c_double, 4)
+    def step(self) -> Callable[[int, bytearray, int, bytearray], float]:
+        """(address, state, token, state after it, which is filled in) -> log10 p of the token."""
+        return _entry(_make_step(self._types))
 
 
-def _function(kernel: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
-    """A kernel as a Python function; a number among its arguments stands for this many integers or addresses."""
-    kinds = [part for kind in arguments for part in ([ctypes.c_ssize_t] * kind if isinstance(kind, int) else [kind])]
-    return ctypes.PYFUNCTYPE(result, *kinds)(kernel.address)
+def _entry(kernel: Any) -> Callable[..., Any]:
+    """The compiled function of a kernel with one signature: its arguments must have the types of the signature."""
+    (compiled,) = kernel.overloads.values()
+    entry: Callable[..., Any] = compiled.entry_point
+    return entry
 
 
 def _types_of(table: NgramTable) -> tuple[Any, ...]:
@@ -145,7 +149,7 @@ def _types_of(table: NgramTable) -> tuple[Any, ...]:
     )
 
 
-# Kernels. Those with `cfunc` only pass on the types, so that numba can store what it compiled
+# Kernels. Those that are made for types only pass them on, so that numba can store what it compiled
 
 
 def _at_address(typing_context, address, kind):  # type: ignore[no-untyped-def]
@@ -154,10 +158,27 @@ def _at_address(typing_context, address, kind):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-    return types.CPointer(kind.dtype)(address, kind), generate
+    return types.CPointer(kind.instance_type)(address, kind), generate
+
+
+def _address_of(typing_context, buffer):  # type: ignore[no-untyped-def]
+    """The address of the first byte of a buffer."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.ptrtoint(data, context.get_value_type(ADDRESS))
+
+    return ADDRESS(buffer), generate
 
 
 _pointer: Any = intrinsic(_at_address)
+_place: Any = intrinsic(_address_of)
+
+
+@numba.njit(inline="always")
+def _numbers(buffer, kind, size):  # type: ignore[no-untyped-def]
+    """The bytes of a buffer as numbers of a type."""
+    return carray(_pointer(_place(buffer), kind), size)
 
 
 def _array(address: int, size: int, kind: Any) -> Any:
@@ -260,41 +281,49 @@ def _total(about, kinds, data, first, last, bos, eos):  # type: ignore[no-untype
 
 @cache
 def _make_score(kinds: Any) -> Any:
-    @numba.cfunc(types.float64(BYTES, types.intp, ABOUT, types.intp, types.intp), cache=True)
-    def score(data, size, about, bos, eos):  # type: ignore[no-untyped-def]
-        return _total(carray(about, 1)[0], kinds, carray(data, size), 0, size, bos, eos)
+    @numba.njit(types.float64(BYTES, ADDRESS, types.intp, types.intp), cache=True)
+    def score(data, about, bos, eos):  # type: ignore[no-untyped-def]
+        size = len(data)
+        bytes_N = _numbers(data, types.uint8, size)
+        return _total(carray(_pointer(about, ABOUT), 1)[0], kinds, bytes_N, 0, size, bos, eos)
 
     return score
 
 
 @cache
 def _make_full_scores(kinds: Any) -> Any:
-    out = (FLOATS, BYTES, BYTES)
+    """Returns twice the number of words, plus 1 if one of them is unknown, or -1."""
+    out = (WRITABLE, WRITABLE, WRITABLE)
 
-    @numba.cfunc(types.intp(BYTES, types.intp, ABOUT, types.intp, types.intp, *out), cache=True)
-    def full_scores(data, size, about, bos, eos, log_probs, matched, oov):  # type: ignore[no-untyped-def]
-        fields, room = carray(about, 1)[0], size // 2 + 2
+    @numba.njit(types.intp(BYTES, ADDRESS, types.intp, types.intp, *out), cache=True)
+    def full_scores(data, about, bos, eos, log_probs, matched, oov):  # type: ignore[no-untyped-def]
+        fields, size = carray(_pointer(about, ABOUT), 1)[0], len(data)
+        room = size // 2 + 2
         tokens_T = _room(fields.tokens, types.int32, room)
-        probs_T, matched_T = carray(log_probs, room), carray(matched, room)
-        count = _sentence(fields, kinds, carray(data, size), 0, size, bos, eos, tokens_T, probs_T, matched_T)
+        probs_T, matched_T = _numbers(log_probs, types.float32, room), _numbers(matched, types.uint8, room)
+        bytes_N = _numbers(data, types.uint8, size)
+        count = _sentence(fields, kinds, bytes_N, 0, size, bos, eos, tokens_T, probs_T, matched_T)
+        unknown = 0
         for t in range(count):
             oov[t] = tokens_T[t] == fields.missing
-        return count
+            unknown |= oov[t]
+        return 2 * count + unknown if count >= 0 else -1
 
     return full_scores
 
 
 @cache
 def _make_step(kinds: Any) -> Any:
-    @numba.cfunc(types.float64(ABOUT, INTEGERS, types.intp, INTEGERS), cache=True)
+    @numba.njit(types.float64(ADDRESS, WRITABLE, types.intp, WRITABLE), cache=True)
     def step(about, before, token, after):  # type: ignore[no-untyped-def]
-        fields = carray(about, 1)[0]
+        fields = carray(_pointer(about, ABOUT), 1)[0]
         tokens_T, probs_T = _room(fields.tokens, types.int32, 1), _room(fields.scores, types.float32, 1)
         tokens_T[0] = token
-        for k in range(fields.order):
-            after[k] = before[k]
+        order = fields.order
+        before_O, state_O = _numbers(before, types.int64, order), _numbers(after, types.int64, order)
+        for k in range(order):
+            state_O[k] = before_O[k]
         matched_T = _room(fields.matched, types.uint8, 1)
-        state_O = carray(after, fields.order)
         _walk(fields, kinds, tokens_T, state_O, probs_T, matched_T)
         if fields.absent == 0:
             _shorten(fields, kinds, state_O)

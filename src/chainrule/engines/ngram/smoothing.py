@@ -85,18 +85,18 @@ def _estimate_absolute(given: SmoothingInput) -> Estimates:
 
 def _estimate_kneser_ney(given: SmoothingInput) -> Estimates:
     counts_J = left_neighbours(given.trie, given.pool)
-    return _interpolate(given, counts_J, discounts=_discounts(given, counts_J, _one_discount))
+    return _interpolate(given, counts_J, discounts=_discounts(given, counts_J, DISCOUNT_RULES["kneser-ney"]))
 
 
 def _estimate_modified_kneser_ney(given: SmoothingInput) -> Estimates:
     counts_J = left_neighbours(given.trie, given.pool)
-    return _interpolate(given, counts_J, discounts=_discounts(given, counts_J, _three_discounts))
+    return _interpolate(given, counts_J, discounts=_discounts(given, counts_J, DISCOUNT_RULES["modified-kneser-ney"]))
 
 
 def _estimate_jelinek_mercer(given: SmoothingInput) -> Estimates:
     if not len(given.valid):
         given.note("jelinek-mercer: there is no validation text to fit the weights on; every weight is 0.5")
-    weights_OZ = fit_weights(given.trie, given.valid, BUCKETS)
+    weights_OZ = fit_weights(given.trie, given.valid, BUCKETS, given.pool)
     return _interpolate(given, given.trie.counts_J, weights=weights_OZ)
 
 
@@ -179,6 +179,13 @@ def _three_discounts(n: list[int], k: int, note: Note) -> list[float]:
     return [0.5, 1.0, 1.5]
 
 
+DISCOUNT_RULES: dict[str, Callable[[list[int], int, Note], list[float]]] = {
+    "modified-kneser-ney": _three_discounts,
+    "kneser-ney": _one_discount,
+}
+"""By smoothing: from the number of n-grams with count 0 to 4 to the discounts of counts 1, 2, and 3 or more."""
+
+
 def _good_turing(n: list[int], k: int, note: Note) -> list[float]:
     """The share of a count of 1 to 5 that is kept."""
     if all(n[1:]):
@@ -203,7 +210,7 @@ def left_neighbours(trie: Trie, pool: ArrayPool) -> Array:
     An n-gram that begins a line has no left neighbour and keeps its count. If lines are not separate, only the n-grams
     that begin the text have no left neighbour there, and the beginning of the text counts as one.
     """
-    counts_J = pool.empty(len(trie.words_J), np.uint32)
+    counts_J = pool.empty(len(trie.words_J), trie.counts_J.dtype)
     top = trie.level(trie.order)
     counts_J[: top.start] = 0
     counts_J[top] = trie.counts(trie.order)

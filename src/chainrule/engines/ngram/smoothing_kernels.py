@@ -67,14 +67,21 @@ def interpolate_children(
         if low == high:
             backoffs_Y[parent] = 1.0
             continue
-        total, kept = 0.0, 0.0
+        total, freed, ones, twos, more = 0.0, 0.0, 0, 0, 0
         for child in range(low, high):
             count = counts_J[child]
             total += count + types
-            if raw_J[child] > threshold:
-                kept += count - discounts_4[min(count, 3)]
+            freed += types
+            if raw_J[child] <= threshold:
+                freed += count
+                continue
+            ones += count == 1
+            twos += count == 2
+            more += count > 2
+        # One sum of products, not a sum over the children, so that no rounding depends on their order.
+        freed += ones * discounts_4[1] + twos * discounts_4[2] + more * discounts_4[3]
         weight = weights_Z[bucket_of(total, len(weights_Z))]
-        backoff = 1 - weight + weight * (total - kept) / total
+        backoff = 1 - weight + weight * freed / total
         backoffs_Y[parent] = backoff
         for child in range(low, high):
             count = counts_J[child]

@@ -17,19 +17,27 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from chainrule.base.arrays import Array
-from chainrule.engines.ngram.merging import SortedRuns
-from chainrule.engines.ngram.scratch import ArrayPool, Number
+from chainrule.base.parallel import compute_ahead
+from chainrule.engines.ngram.merging import MAX_RUNS, merge_runs, runs_within
+from chainrule.engines.ngram.scratch import ArrayPool, Number, pieces
+from chainrule.engines.ngram.segments import (
+    BYTES_PER_TOKEN,
+    Counts,
+    Shape,
+    blocks_of,
+    count_segment,
+    join,
+    merge_counts,
+)
 from chainrule.engines.ngram.windows import NOTHING, Windows, sort_windows, stream
 from chainrule.errors import DataError
-
-BYTES_PER_TOKEN = 24
-"""Memory that sorting takes per token of a part."""
 
 MAX_NODES = 0xFFFF_FFF0
 GATHER = 4096
@@ -46,7 +54,7 @@ class Trie:
     opening: Array  # the first order - 1 tokens of the text
     starts: Array  # int64, O + 1
     words_J: Array  # uint32
-    counts_J: Array  # uint32, raw; of a word: how often it is predicted
+    counts_J: Array  # uint32, or int64 beyond 2³² tokens; raw; of a word: how often it is predicted
     first_Y: Array  # uint32, Y + 1: one for each node below the highest level, and the end
     links_J: Array  # uint32; of words always 0, unused
 
@@ -89,27 +97,50 @@ def count(
     threads: int = 1,
 ) -> Trie:
     """All n-grams of up to `order` words of a text."""
-    pool = pool or ArrayPool()
-    places, ending = len(tokens) + 1, -1 if across_lines else eos
+    pool, shape = pool or ArrayPool(), Shape(order, eos, across_lines, vocab_size)
+    places = len(tokens) + 1
+    part = places if pool.memory is None else pool.memory // BYTES_PER_TOKEN
+    if part < places and pool.folder is not None:
+        counts = count_segment(blocks_of(tokens), shape, pool.new_path, part=part, threads=threads)
+        whole = join([counts], shape, pool.new_path(), finish=True)
+        return build_trie(whole, pool, pool.new_path(), threads, temporary=True)
     if places > MAX_NODES:
-        raise DataError(f"the text has {len(tokens)} tokens, more than the limit of {MAX_NODES}; count a part of it")
-    part = max(order, min(places, places if pool.memory is None else pool.memory // BYTES_PER_TOKEN))
-    runs = None if part >= places or pool.folder is None else SortedRuns(pool.folder, order, ending)
-    bounds = np.zeros(order, np.int64)
-    for begin in range(0, places, part):
-        end = min(begin + part, places)
-        ids = stream(tokens, begin, end, eos, order)
-        windows = sort_windows(ids, end - begin, order=order, vocab_size=vocab_size, eos=ending, threads=threads)
-        bounds += _bounds(windows.shared, order)
-        if runs is not None:
-            runs.add(windows)
-    blocks = [windows] if runs is None else runs.merge()
-    trie = _build(blocks, bounds, order, eos, across_lines, vocab_size, pool)
-    del windows, blocks  # as large as the text
+        raise DataError(f"the text has {len(tokens)} tokens, more than the limit of {MAX_NODES}; give --memory")
+    ids = stream(tokens, 0, places, eos, order)
+    windows = sort_windows(ids, places, order=order, vocab_size=vocab_size, eos=shape.ending, threads=threads)
+    trie = _build([windows], _bounds(windows.shared, order), places, shape, pool)
+    del windows  # as large as the text
     trie.opening = np.asarray(tokens[: order - 1])
-    trie.counts_J[:vocab_size] = _word_counts(tokens, vocab_size)
     _link(trie, pool, threads)
     return trie
+
+
+def build_trie(counts: Counts, pool: ArrayPool, scratch: Path, threads: int = 1, *, temporary: bool = False) -> Trie:
+    """The n-grams of a whole text from its sorted windows; several runs are first merged into the file `scratch`.
+
+    `temporary`: the files of the counts may be deleted.
+    """
+    # Of several runs only an upper bound of the sizes is known: in memory, what is not written costs nothing.
+    if len(counts.runs) > (2 if pool.folder is not None else MAX_RUNS):
+        several, counts = counts, merge_counts(counts, scratch, runs_within(pool.memory))
+        if temporary:
+            _delete_runs(several)
+        temporary = True
+    shape = counts.shape
+    bounds = np.array([run.sizes for run in counts.runs], np.int64).sum(axis=0)
+    merged = merge_runs(counts.runs, shape.order, shape.vocab_size)
+    blocks = compute_ahead(merged) if threads > 1 else merged
+    trie = _build(blocks, bounds, sum(run.windows for run in counts.runs), shape, pool)
+    if temporary:
+        _delete_runs(counts)
+    trie.opening = np.array(counts.segment.opening, np.uint32)
+    _link(trie, pool, threads)
+    return trie
+
+
+def _delete_runs(counts: Counts) -> None:
+    for run in counts.runs:
+        run.path.unlink()
 
 
 @njit(cache=True, nogil=True)
@@ -121,56 +152,53 @@ def _bounds(shared: Array, order: int) -> Array:
     return np.cumsum(bounds)[:order]
 
 
-def _word_counts(tokens: Array, vocab_size: int, step: int = 1 << 22) -> Array:
-    counts_V = np.zeros(vocab_size, np.int64)
-    for begin in range(0, len(tokens), step):
-        counts_V += np.bincount(tokens[begin : begin + step], minlength=vocab_size)
-    return counts_V
+def _build(blocks: Iterable[Windows], bounds: Array, total: int, shape: Shape, pool: ArrayPool) -> Trie:
+    """Build the nodes from sorted windows: first each level in a range of its upper bound, then without the gaps.
 
-
-def _build(
-    blocks: Iterable[Windows],
-    bounds: Array,
-    order: int,
-    eos: int,
-    across_lines: bool,
-    vocab_size: int,
-    pool: ArrayPool,
-) -> Trie:
-    """Build the nodes from sorted windows: first each level in a range of its upper bound, then without the gaps."""
+    `total` is the number of windows, which no count exceeds.
+    """
+    order, vocab_size = shape.order, shape.vocab_size
     bounds[0] = vocab_size
     offsets = np.concatenate([[0], np.cumsum(bounds)])
-    words_J, counts_J = pool.empty(int(offsets[-1]), np.uint32), pool.empty(int(offsets[-1]), np.uint32)
+    words_J = pool.empty(int(offsets[-1]), np.uint32)
+    counts_J = pool.empty(int(offsets[-1]), np.uint32 if total < 1 << 32 else np.int64)
+    counts_J[:vocab_size] = 0
     first_Y = pool.empty(int(offsets[-2]) + 1, np.uint32)
     state = _BuildState(np.zeros(order + 1, np.int64), np.full(order, -1, np.int64), np.zeros(1, np.int64))
-    ending = -1 if across_lines else eos
     for block in blocks:
-        _append_nodes(*block, ending, offsets, words_J, counts_J, first_Y, *state)
+        if not _append_nodes(*block, shape.ending, offsets, words_J, counts_J, first_Y, *state):
+            raise DataError("the counts have more n-grams than they state; count their shards again")
     _finish(vocab_size, offsets, counts_J, first_Y, *state)
+    counts_J[shape.eos] -= 1  # the eos before the text is not predicted
     sizes = np.concatenate([[vocab_size], state.sizes[1:order]])
     starts = np.concatenate([[0], np.cumsum(sizes)])
     if starts[-1] > MAX_NODES:
         raise DataError(f"the text has {starts[-1]} n-grams, more than the limit of {MAX_NODES}; choose a lower order")
     for k in range(order):
-        source, target = slice(offsets[k], offsets[k] + sizes[k]), slice(starts[k], starts[k + 1])
-        words_J[target], counts_J[target] = words_J[source], counts_J[source]
+        _move_down(words_J, offsets[k], starts[k], sizes[k])
+        _move_down(counts_J, offsets[k], starts[k], sizes[k])
         if k + 1 < order:
-            first_Y[target] = first_Y[source] + np.uint32(starts[k + 1])
-    contexts = starts[-2]
-    first_Y[contexts] = starts[-1]
-    words_J[:vocab_size] = np.arange(vocab_size)
-    links_J = pool.empty(int(starts[-1]), np.uint32)
+            _move_down(first_Y, offsets[k], starts[k], sizes[k], int(starts[k + 1]))
+    first_Y[starts[-2]] = starts[-1]
+    words_J[:vocab_size] = np.arange(vocab_size, dtype=np.uint32)
     return Trie(
         order,
-        eos,
-        across_lines,
+        shape.eos,
+        shape.across_lines,
         np.empty(0, np.uint32),
         starts,
         words_J[: starts[-1]],
         counts_J[: starts[-1]],
-        first_Y[: contexts + 1],
-        links_J,
+        first_Y[: starts[-2] + 1],
+        pool.empty(int(starts[-1]), np.uint32),
     )
+
+
+def _move_down(array: Array, source: int, target: int, size: int, added: int = 0) -> None:
+    """Move a range of an array to a lower place, and add a number; a piece at a time, since the two may overlap."""
+    for piece in pieces(size):
+        values = array[source + piece.start : source + piece.stop] + array.dtype.type(added)
+        array[target + piece.start : target + piece.stop] = values
 
 
 class _BuildState(NamedTuple):
@@ -195,10 +223,10 @@ def _append_nodes(
     sizes: Array,
     opened: Array,
     total: Array,
-) -> None:
+) -> bool:
     """Append the nodes of sorted windows: one at each level from the first word that differs from the previous window.
 
-    The last three arguments are the fields of a `_BuildState`.
+    The last three arguments are the fields of a `_BuildState`. -> False if a level has more nodes than its bound.
     """
     order, seen = len(opened), total[0]
     windows, new = np.empty((GATHER, order), np.uint32), np.empty(GATHER, np.int64)
@@ -230,6 +258,8 @@ def _append_nodes(
                     sizes[0] = token + 1
                 else:
                     node = offsets[k] + sizes[k]
+                    if node >= offsets[k + 1]:
+                        return False
                     words_J[node] = token
                     if k + 1 < order:
                         first_Y[node] = sizes[k + 1]
@@ -240,6 +270,7 @@ def _append_nodes(
         seen += _occurrences(counts, slot, last)
         slot = last
     total[0] = seen
+    return True
 
 
 @njit(cache=True, nogil=True)

@@ -43,7 +43,7 @@ class Windows(NamedTuple):
     ids: Array  # uint32
     places: Array  # uint32
     shared: Array  # uint8: number of leading tokens equal to those of the previous window; n or more: all
-    counts: Array  # uint32: occurrences of each window; empty: one each
+    counts: Array  # int64: occurrences of each window; empty: one each
 
 
 def stream(tokens: Array, begin: int, end: int, eos: int, order: int) -> Array:
@@ -74,7 +74,7 @@ def sort_windows(ids: Array, count: int, *, order: int, vocab_size: int, eos: in
             for _ in executor.map(refine, _spans(shared, min(SPAN, 1 << ((spare_bits - 1) // 2)))):
                 pass
             depth += words
-    return Windows(ids, places, shared, np.empty(0, np.uint32))
+    return Windows(ids, places, shared, np.empty(0, np.int64))
 
 
 def _spans(shared: Array, size: int) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,8 @@ import numpy as np
 from numba import njit
 
 from chainrule.base.arrays import Array
-from chainrule.engines.ngram.table import NgramTable, pack
+from chainrule.engines.ngram.packing import pack
+from chainrule.engines.ngram.table import NgramTable
 from chainrule.engines.ngram.trie import find
 from chainrule.errors import DataError
 from chainrule.interop.arpa.reader import EOS, ArpaContent, NgramSection

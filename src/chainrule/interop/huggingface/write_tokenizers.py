@@ -88,6 +88,13 @@ def tokenizer_files(tokenizer: Tokenizer, source: Tokenizer | None, exported: Ex
     return {"tokenizer.json": content, "tokenizer_config.json": as_json(settings), **_original_model(tokenizer)}
 
 
+def portable_tokenizer(config: RunConfig, tokenizer: Tokenizer, source: Tokenizer | None) -> dict[str, bytes]:
+    """The files for folders of other formats: without special tokens; none if they cannot represent the tokeniser."""
+    if tokenizer_obstacles(config):
+        return {}
+    return tokenizer_files(tokenizer, source, ExportedModel({"vocab_size": tokenizer.vocab_size}, {}))
+
+
 def _original_model(tokenizer: Tokenizer) -> dict[str, bytes]:
     """The original sentencepiece model, if its counterpart gives the same ids only up to ties."""
     if not isinstance(tokenizer, UnigramTokenizer):

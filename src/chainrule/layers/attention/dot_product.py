@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from chainrule.base.shares import draw_rows, is_shared
+
 FEW_QUERIES = 16
 """Queries per row up to which plain products are faster."""
 
@@ -37,6 +39,8 @@ def dot_product_attention(
         return _plain_attention(query_AHQE, key_AHNE, value_AHNE, mask, scale, causal)
     if later:
         mask, causal = causal_mask(Q, N - Q, query_AHQE.device), False
+    if dropout and is_shared():
+        return _dropped_attention(query_AHQE, key_AHNE, value_AHNE, mask, dropout, causal=causal, scale=scale)
     return F.scaled_dot_product_attention(query_AHQE, key_AHNE, value_AHNE, mask, dropout, causal, scale=scale)
 
 
@@ -53,6 +57,27 @@ def _plain_attention(
         boolean = mask.dtype == torch.bool
         scores_AHQN = scores_AHQN.masked_fill_(~mask, -torch.inf) if boolean else scores_AHQN.add_(mask)
     return scores_AHQN.softmax(-1) @ value_AHNE
+
+
+def _dropped_attention(
+    query_AHQE: Tensor,
+    key_AHNE: Tensor,
+    value_AHNE: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    *,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """The formula with dropout of the weights, drawn for the whole batch of which this process has a share."""
+    scores_AHQN = query_AHQE @ key_AHNE.transpose(2, 3) * (query_AHQE.shape[3] ** -0.5 if scale is None else scale)
+    if causal:
+        mask = causal_mask(scores_AHQN.shape[2], 0, scores_AHQN.device)
+    if mask is not None:
+        boolean = mask.dtype == torch.bool
+        scores_AHQN = scores_AHQN.masked_fill(~mask, -torch.inf) if boolean else scores_AHQN + mask
+    kept_AHQN = draw_rows(lambda shape: F.dropout(query_AHQE.new_ones(shape), dropout), scores_AHQN.shape)
+    return (scores_AHQN.softmax(-1) * kept_AHQN) @ value_AHNE
 
 
 def causal_weights(query_BHTE: Tensor, key_BHTE: Tensor, scale: float | None = None) -> Tensor:

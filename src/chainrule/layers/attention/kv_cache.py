@@ -149,13 +149,13 @@ class KeyValueCache(TensorHolder):
 
     def join(self, others: Sequence[KeyValueCache]) -> KeyValueCache:
         """The rows of this cache, then those of the others, each as a group."""
-        alone = [one._as_groups() for one in (self, *others)]
+        alone = [one.separate() for one in (self, *others)]
         capacity = self._capacity(self.length + 1)
         joined = self._allocate(sum(len(one.buffer) for one in alone), capacity)
         torch.cat([one.buffer[:, : self.length] for one in alone], out=joined[:, : self.length])
         return KeyValueCache(joined, self.length, self.window)
 
-    def _as_groups(self) -> KeyValueCache:
+    def separate(self) -> KeyValueCache:
         """The same cache with one row per group."""
         if self.owned_AWN is None:
             return self
@@ -165,7 +165,7 @@ class KeyValueCache(TensorHolder):
 
     def keys_and_values(self) -> tuple[Tensor, ...]:
         """The keys and the values of each row, RHLE each."""
-        return self._as_groups().group_keys_and_values()
+        return self.separate().group_keys_and_values()
 
     def group_keys_and_values(self) -> tuple[Tensor, ...]:
         """The keys and the values that each group stores, AHNE each."""

@@ -33,7 +33,7 @@ def attend(
     mask (B or 1, H or 1, T, L) marks the visible positions, any other mask is added to the scores; without a mask,
     `causal` decides.
     """
-    T, E = len(projected_NX) // batch, projected_NX.shape[1] // (3 * heads)
+    T, E = projected_NX.shape[0] // batch, projected_NX.shape[1] // (3 * heads)
     parts_B3HTE = _split_heads(projected_NX, batch, heads, rotary, 0 if cache is None else cache.length)
     if cache is None:
         query, key, value = parts_B3HTE.unbind(1)
@@ -45,14 +45,14 @@ def attend(
         query, mask = cache.group_queries(parts_B3HTE[:, 0]), cache.group_mask(T, mask)
         key, value = cache.group_keys_and_values()
     mixed = dot_product_attention(
-        query, key, value, mask, dropout, causal=mask is None and causal and T > 1, scale=scale
+        query, key, value, mask, dropout, causal=mask is None and causal and bool(T > 1), scale=scale
     )
-    return mixed.transpose(1, 2).reshape(len(projected_NX), heads * E), cache
+    return mixed.transpose(1, 2).reshape(projected_NX.shape[0], heads * E), cache
 
 
 def _split_heads(projected_NX: Tensor, batch: int, heads: int, rotary: Rotary | None, before: int) -> Tensor:
     """Query, key and value of each head, after `before` positions -> B3HTE."""
-    T, E = len(projected_NX) // batch, projected_NX.shape[1] // (3 * heads)
+    T, E = projected_NX.shape[0] // batch, projected_NX.shape[1] // (3 * heads)
     if T == 1:  # one step: the layout needs no permutation
         parts_B3HTE = projected_NX.view(batch, 3, heads, 1, E)
     else:

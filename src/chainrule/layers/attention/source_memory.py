@@ -70,7 +70,7 @@ def attend_source(
     A, H, _, E = key_AHSE.shape
     query_AHQE = query_ND.view(A, -1, H, E).transpose(1, 2)  # Q = W·T: the queries of all rows of one source
     mixed_AHQE = dot_product_attention(query_AHQE, key_AHSE, value_AHSE, memory.mask_A11S, dropout, scale=scale)
-    return mixed_AHQE.transpose(1, 2).reshape(len(query_ND), H * E)
+    return mixed_AHQE.transpose(1, 2).reshape(query_ND.shape[0], H * E)
 
 
 def source_weights(query_ND: Tensor, memory: SourceMemory, layer: int, scale: float | None = None) -> Tensor:

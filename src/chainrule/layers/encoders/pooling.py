@@ -28,6 +28,10 @@ class Pooling(nn.Module):
         """States, a mask that is False at padding, and the encoder's pooled output -> one vector per text, BD."""
         raise TypeError(f"{type(self).__name__} must define forward")
 
+    def weights(self, states_BSD: Tensor, mask_BS: Tensor, pooled_BE: Tensor) -> Tensor | None:
+        """The weight of each state, BS: a distribution over the positions that are not padding; None: no attention."""
+        return None
+
 
 class AttentionPooling(Pooling):
     """The mean of the states, weighted by their similarity to a learned query."""

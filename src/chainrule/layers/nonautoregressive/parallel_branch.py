@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from chainrule.base.shares import draw_rows
 from chainrule.layers.attention.source import SourceAttention, SourceStates
 from chainrule.layers.dropout import drop
 from chainrule.layers.nonautoregressive.allocation import Sinusoids
@@ -72,5 +73,6 @@ def choose_revealed(wrong_BT: Tensor, real_BT: Tensor, share: float) -> Tensor:
     `real_BT` is False at padding. Only real positions are revealed, whether they were wrong or not.
     """
     count_B1 = ((wrong_BT & real_BT).sum(1, keepdim=True) * share).round()
-    chance_BT = torch.rand(real_BT.shape, device=real_BT.device).masked_fill(~real_BT, 2.0)
+    chance_BT = draw_rows(lambda shape: torch.rand(shape, device=real_BT.device), real_BT.shape)
+    chance_BT = chance_BT.masked_fill(~real_BT, 2.0)
     return chance_BT.argsort(1).argsort(1) < count_B1

@@ -13,6 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from chainrule.base.parameters import HasTables
+from chainrule.engines.decode.weights import Linear
 from chainrule.errors import ConfigError
 from chainrule.layers.expectation import softmax_expectation
 from chainrule.types import Vocabulary
@@ -79,6 +80,11 @@ class OutputLayer(HasTables, nn.Module):
         expected_NE = log_probs_NV.exp() @ table_VE.detach()
         return expected_NE, None if targets_N is None else log_probs_NV.gather(1, targets_N[:, None])[:, 0]
 
+    @property
+    def compiled(self) -> Linear | None:
+        """The linear layer whose normalised exponentials are this distribution; None: it is of another kind."""
+        return None
+
     def tie(self, weight_VD: nn.Parameter) -> None:
         """Use the embedding as the word vectors of this layer."""
         raise ConfigError(
@@ -107,6 +113,11 @@ class WordVectors(OutputLayer):
                 f"{tuple(self.weight_VD.shape)}: make the embedding as wide as the last layer, or set model.tied=false"
             )
         self.weight_VD = weight_VD
+
+    @property
+    def compiled(self) -> Linear | None:
+        bias = None if self.bias_V is None else self.bias_V.detach().numpy()
+        return Linear(self.weight_VD.detach().numpy(), bias)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         scores_NV = functional.linear(hidden_ND, self.weight_VD, self.bias_V)

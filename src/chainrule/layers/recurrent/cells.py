@@ -13,6 +13,8 @@ order that keeps the sigmoids adjacent, and also the blocks that receive the sam
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,7 @@ class Rnn:
     blocks = 1
     states = 1
     hold_bias: tuple[float, ...] = ()
+    gate_blocks: ClassVar[dict[str, int]] = {}
 
     def __init__(self, activation: str) -> None:
         self.relu = activation == "relu"
@@ -73,6 +76,7 @@ class Lstm:
     def __init__(self, *, peephole: bool = False, coupled: bool = False) -> None:
         self.peephole, self.coupled = peephole, coupled
         self.blocks = 3 if coupled else 4
+        self.gate_blocks = {"input": 1, "output": 2} if coupled else {"input": 1, "forget": 2, "output": 3}
         self.hold_bias: tuple[float, ...] = (0.0, -SATURATED, 0.0) if coupled else (0.0, -SATURATED, SATURATED, 0.0)
 
     def forward(
@@ -176,6 +180,7 @@ class Gru:
     blocks = 3
     states = 1
     hold_bias: tuple[float, ...] = ()
+    gate_blocks: ClassVar[dict[str, int]] = {"update": 1, "reset": 2}
 
     def __init__(self, *, after: bool = False) -> None:
         self.after = after

@@ -114,6 +114,20 @@ class RecurrentLayer(nn.Module):
             return hidden_BTU.transpose(0, 1), state
         return unroll(self.cell, gates_TBG, weight_GU, self.extra, state)
 
+    def trace(self, inputs_TBD: Tensor, state: States) -> LayerPath:
+        """Read inputs after a state, and keep the value of every gate."""
+        gates_TBG = functional.linear(inputs_TBD, self.weight_input_GD, self.bias_G)
+        path_TBU, _, _ = self.cell.forward(gates_TBG, self.weight_hidden_GH, self.extra, state)  # activates the gates
+        blocks = gates_TBG.unflatten(2, (self.cell.blocks, -1)).unbind(2)
+        return LayerPath({name: blocks[place] for name, place in self.cell.gate_blocks.items()}, path_TBU)
+
+
+class LayerPath(NamedTuple):
+    """What one layer did while it read T inputs."""
+
+    gates: dict[str, Tensor]  # by name, TBU
+    states_TBU: Tensor  # T + 1 of them: before the first input, and after each
+
 
 class Recurrence(nn.Module):
     """A stack of recurrent layers of one kind.
@@ -184,6 +198,15 @@ class Recurrence(nn.Module):
             hidden_TBU, last = layer(hidden_TBU, before, padding)
             after.append(last)
         return hidden_TBU.transpose(0, 1), after
+
+    def trace(self, inputs_BTD: Tensor) -> list[LayerPath]:
+        """The gates and states of every layer while it reads inputs from the empty state."""
+        paths, inputs_TBD = list[LayerPath](), inputs_BTD.transpose(0, 1).contiguous()
+        for layer, before in zip(self.layers, self.start(len(inputs_BTD)), strict=True):
+            assert isinstance(layer, RecurrentLayer)
+            paths.append(layer.trace(inputs_TBD, before))
+            inputs_TBD = paths[-1].states_TBU[1:]
+        return paths
 
     def gates(self, inputs_BTD: Tensor) -> Tensor:
         """The input part of the gate sums of the first layer, for all steps -> TBG."""

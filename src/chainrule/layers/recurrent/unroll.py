@@ -39,6 +39,11 @@ class Cell(Protocol):
     hold_bias: tuple[float, ...]
     """Added to the gate sums of each block, these make a step keep every state but h; empty: h is the only state."""
 
+    @property
+    def gate_blocks(self) -> dict[str, int]:
+        """The blocks that are gates, by name."""
+        ...
+
     def forward(
         self, gates_TBG: Tensor, weight_GU: Tensor, extra: Tensor | None, state: States
     ) -> tuple[Tensor, States, Saved]: ...

@@ -17,7 +17,7 @@ The last unit of a text is what follows its last newline, usually nothing.
         writer.add(block, tokenizer.encode_block(block))
     writer.finish()
 
-`ResidueMeter` has the same two methods and computes `bits` from counts, without a coder (see `adaptive`);
+`ResidueMeter` of `residue_meter.py` has the same two methods and computes `bits` from counts, without a coder;
 `read_residue(tokenizer, ids, RangeDecoder(data))` restores the bytes of the text.
 """
 
@@ -36,9 +36,6 @@ from chainrule.text.tokenizers.vocabulary import UNK_PIECE, VocabularyTokenizer
 from chainrule.text.tokenizers.word import Spacing, WordTokenizer
 
 COUNT_BYTES = 4
-ODD_SPACES = "\t\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
-    map(chr, range(0x2000, 0x200B))
-)
 
 
 class Frame(NamedTuple):
@@ -63,7 +60,7 @@ class Unit(NamedTuple):
     line: str = ""  # the text of a unit that its tokens do not decode to
 
 
-class _Models:
+class Models:
     """The adaptive models of one text; each knows the usual value from the start."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -81,7 +78,7 @@ class _Models:
         return self.empty.bits + self.full.bits + self.gaps.bits + self.literal.bits
 
 
-class _UnitCoder(_Models):
+class _UnitCoder(Models):
     """Writes units with a coder, or reads them if None is given."""
 
     def unit(self, coder: Coder, ids: Sequence[int], given: Unit | None) -> Unit:
@@ -137,7 +134,7 @@ def _damaged() -> DataError:
     return DataError("the residue does not fit the tokens: expected what was written with them; the file is damaged.")
 
 
-class _UnitSplitter:
+class UnitSplitter:
     """Splits blocks and their ids into units. A part of a line without tokens is joined to the next unit."""
 
     def __init__(self, eos: int) -> None:
@@ -174,7 +171,7 @@ class ResidueWriter:
         self._tokenizer = tokenizer
         self._coder = coder
         self._unit_coder = _UnitCoder(tokenizer)
-        self._units = _UnitSplitter(tokenizer.eos)
+        self._units = UnitSplitter(tokenizer.eos)
 
     def add(self, block: str, ids: Ids) -> None:
         """Add a block of the text, and its ids as returned by `encode_block`."""
@@ -241,96 +238,6 @@ def _parts(tokenizer: Tokenizer, ids: Sequence[int], spellings: Iterable[str]) -
     """The parts of ids, with the spellings of unknown ones."""
     spelled = iter(spellings)
     return [next(spelled) if token == tokenizer.unk else tokenizer.piece(token) for token in ids]
-
-
-class ResidueMeter:
-    """Counts the bits that a `ResidueWriter` would write, and the unknown tokens that are not a literal `<unk>`."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.oov = 0
-        self._tokenizer = tokenizer
-        self._models = _Models(tokenizer)
-        self._units = _UnitSplitter(tokenizer.eos)
-        self._tail = ""  # the unfinished line at the end of the last block
-        self._spelled = 0.0
-
-    @property
-    def bits(self) -> float:
-        """The bits of everything added so far; complete after `finish`."""
-        return self._models.bits + self._spelled
-
-    def add(self, block: str, ids: Ids) -> None:
-        """Add a block of the text, and its ids as returned by `encode_block`."""
-        tokenizer = self._tokenizer
-        if tokenizer.residue_kind == "lines":
-            self.oov += int(np.count_nonzero(ids == tokenizer.unk)) if tokenizer.unk is not None else 0
-            for text, line_ids, more in self._units.add(block, ids):
-                self._count_line(text, line_ids, more)
-        elif isinstance(tokenizer, VocabularyTokenizer) and (ids == tokenizer.unk).any():
-            self._count_unknowns(tokenizer, block, ids)
-        if isinstance(tokenizer, WordTokenizer):
-            self._count_spacing(tokenizer, block)
-
-    def finish(self) -> None:
-        """End the text."""
-        if self._tokenizer.residue_kind == "lines":
-            self._count_line(*self._units.finish())
-        elif isinstance(self._tokenizer, WordTokenizer):
-            self._count_frame(self._tokenizer, self._tail, more=False)
-            self._tail = ""
-
-    def _count_unknowns(self, tokenizer: VocabularyTokenizer, block: str, ids: Ids) -> None:
-        unknown = unknown_parts(tokenizer, block, ids)
-        words = [part for part in unknown if part != UNK_PIECE]
-        self.oov += len(words)
-        self._models.literal.add(True, len(unknown) - len(words))
-        self._models.literal.add(False, len(words))
-        self._spell(words)
-
-    def _count_spacing(self, tokenizer: WordTokenizer, block: str) -> None:
-        if self._tail.strip():
-            self._count_frame(tokenizer, self._tail, more=True)
-            self._tail = ""
-        text = self._tail + block
-        *lines, self._tail = text.split("\n")
-        single, plain, empty = _single_spaced(text), 0, 0
-        for line in lines:
-            # Most lines are words with single spaces between them: these are only counted.
-            if not line:
-                empty += 1
-            elif (line[0] != " " and line[-1] != " ") if single else line == " ".join(line.split()):
-                plain += 1
-            else:
-                self._count_frame(tokenizer, line, more=False)
-        self._models.full.add(PLAIN, plain)
-        self._models.empty.add(PLAIN, empty)
-
-    def _count_frame(self, tokenizer: WordTokenizer, text: str, more: bool) -> None:
-        lead, inner, trail = tokenizer.spacing(text)
-        frames = self._models.frames(len(text.strip()))
-        if frames.add(Frame(lead, inner is None, trail, more)):
-            self._spelled += 2
-            self._spell([lead, trail])
-        self._spelled += 8 * COUNT_BYTES * more
-        self._spell([gap for gap in inner or () if self._models.gaps.add(gap)])
-
-    def _count_line(self, text: str, ids: list[int], more: bool) -> None:
-        regular = self._tokenizer.decode(ids) == text
-        if self._models.frames(len(ids)).add(Frame(regular=regular, more=more)):
-            self._spelled += 2
-            self._spell(["", ""])
-        self._spelled += 8 * COUNT_BYTES * more
-        if not regular:
-            self._spell([text])
-
-    def _spell(self, texts: Sequence[str]) -> None:
-        if texts:
-            self._spelled += float(self._tokenizer.speller.bits_of([text.encode() for text in texts]).sum())
-
-
-def _single_spaced(text: str) -> bool:
-    """Whether all white space of a text is newlines and single spaces. Several searches for one character are fast."""
-    return "  " not in text and not any(space in text for space in ODD_SPACES)
 
 
 def unknown_parts(tokenizer: VocabularyTokenizer, block: str, ids: Ids) -> list[str]:

@@ -24,6 +24,11 @@ END = 256
 SYMBOLS = 257
 START = 257  # in contexts, for the positions before the first byte
 BASE = 258  # of contexts written as numbers
+WORDS = 1 << 14
+"""Words counted at once."""
+
+MAX_WORDS = 1 << 16
+"""Words whose code length is kept."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -43,16 +48,22 @@ class Speller:
     """A distribution over the spellings of words."""
 
     def __init__(self, words: Iterable[bytes]) -> None:
-        symbols_N, contexts_N = _events(list(words))
-        self._levels = [_count(symbols_N, contexts_N % BASE**order) for order in range(ORDER)]
+        self._levels = _count_levels(list(words))
         self._rows: dict[int, Floats] = {}
+        self._bits: dict[bytes, float] = {}  # of words that were asked for: unknown words recur
 
     def bits_of(self, words: Sequence[bytes]) -> Floats:
         """The code length of each word, including its end."""
-        symbols_N, contexts_N = _events(words)
-        bits_N = -np.log2(self._probabilities(symbols_N, contexts_N))
-        starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
-        return np.add.reduceat(bits_N, starts) if len(words) else np.zeros(0)
+        known = self._bits
+        if new := [word for word in dict.fromkeys(words) if word not in known]:
+            if len(known) + len(new) > MAX_WORDS:
+                known = self._bits = {}
+                new = list(dict.fromkeys(words))
+            symbols_N, contexts_N = _events(new)
+            bits_N = -np.log2(self._probabilities(symbols_N, contexts_N))
+            starts = np.cumsum([0, *(len(word) + 1 for word in new)])[:-1]
+            known.update(zip(new, np.add.reduceat(bits_N, starts).tolist(), strict=True))
+        return np.array([known[word] for word in words])
 
     def bits(self, word: bytes) -> float:
         """The code length of one word, including its end."""
@@ -84,9 +95,8 @@ class Speller:
         p_N = np.full(len(symbols_N), 1.0 / SYMBOLS)
         for order, level in enumerate(self._levels):
             suffixes_N = contexts_N % BASE**order
-            count_N = _look_up(level.keys, level.counts, suffixes_N * BASE + symbols_N)
-            total_N = _look_up(level.contexts, level.totals, suffixes_N)
-            kinds_N = _look_up(level.contexts, level.kinds, suffixes_N)
+            [count_N] = _look_up(level.keys, suffixes_N * BASE + symbols_N, level.counts)
+            total_N, kinds_N = _look_up(level.contexts, suffixes_N, level.totals, level.kinds)
             seen_N = total_N > 0
             mixed_N = (count_N + kinds_N * p_N) / np.maximum(total_N + kinds_N, 1)
             p_N = np.where(seen_N, mixed_N, p_N)
@@ -114,16 +124,35 @@ def _events(words: Sequence[bytes]) -> tuple[Ints, Ints]:
     return symbols_N, contexts_N
 
 
-def _count(symbols_N: Ints, contexts_N: Ints) -> _Level:
-    keys, counts = np.unique(contexts_N * BASE + symbols_N, return_counts=True)
+def _count_levels(words: Sequence[bytes]) -> list[_Level]:
+    """The counts of every order; some words at a time, because the events of all take more memory than the words."""
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))] * ORDER
+    for begin in range(0, len(words), WORDS):
+        symbols_N, contexts_N = _events(words[begin : begin + WORDS])
+        for order in range(ORDER):
+            keys_N = contexts_N % BASE**order * BASE + symbols_N
+            found[order] = _add(found[order], np.unique(keys_N, return_counts=True))
+    return [_level(*counted) for counted in found]
+
+
+def _add(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """The sum of two lists of keys and counts."""
+    keys, counts = np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
+    order = np.argsort(keys, kind="stable")
+    keys, begins = np.unique(keys[order], return_index=True)
+    return keys, np.add.reduceat(counts[order], begins)
+
+
+def _level(keys: Ints, counts: Ints) -> _Level:
     contexts, first, kinds = np.unique(keys // BASE, return_index=True, return_counts=True)
     totals = np.add.reduceat(counts, first) if len(keys) else counts
     return _Level(keys, counts, contexts, totals, kinds)
 
 
-def _look_up(keys: Ints, values: Ints, wanted_N: Ints) -> Ints:
-    """The value of each wanted key, 0 where it is missing; `keys` are sorted."""
+def _look_up(keys: Ints, wanted_N: Ints, *values: Ints) -> list[Ints]:
+    """The values of each wanted key, 0 where it is missing; `keys` are sorted."""
     if not len(keys):
-        return np.zeros(len(wanted_N), np.int64)
+        return [np.zeros(len(wanted_N), np.int64) for _ in values]
     at_N = np.minimum(np.searchsorted(keys, wanted_N), len(keys) - 1)
-    return np.where(keys[at_N] == wanted_N, values[at_N], 0)
+    found_N = keys[at_N] == wanted_N
+    return [np.where(found_N, value[at_N], 0) for value in values]

@@ -119,7 +119,10 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise TokenizerError(f"there is no '{path}': expected a folder with a tokeniser; train one or check the name.")
     try:
-        state = json.loads(_read_part(path))
+        content = _read_part(path).decode("utf-8-sig")
+        state = json.loads(content)
+        if "\\u" in content:
+            json.dumps(state, ensure_ascii=False).encode()  # a lone surrogate is no character
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"'{path}' is not JSON ({error}): expected a tokeniser; train it again.") from error
     if not isinstance(state, dict):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from chainrule.base.files import write_atomically
 from chainrule.text.readers import Texts
+from chainrule.text.tokenizers.spans import Span, spans_by_search
 
 if TYPE_CHECKING:
     from chainrule.text.coding.speller import Speller
@@ -70,6 +71,27 @@ class Tokenizer(ABC):
     def written_pieces(self, line: str) -> list[str]:
         """The tokens of a line as they are displayed, but unknown ones as they are written in the line."""
         return [self.piece(token) for token in self.encode(line)]
+
+    def text_pieces(self, text: str) -> list[str]:
+        """The tokens of `encode_block(text)` as they are displayed, unknown ones as they are written."""
+        *lines, rest = text.split("\n")
+        end = self.piece(self.eos)
+        pieces = [piece for line in lines for piece in (*self.written_pieces(line), end)]
+        return [*pieces, *self.written_pieces(rest)] if rest else pieces
+
+    def spans(self, text: str) -> list[Span]:
+        """Where each token of `encode_block(text)` is in the text: begin and end in characters."""
+        found: list[Span] = []
+        place = 0
+        for line in text.split("\n"):
+            found += [(place + begin, place + end) for begin, end in self.line_spans(line)]
+            place += len(line) + 1
+            found.append((place - 1, place))  # the newline
+        return found[:-1]
+
+    def line_spans(self, line: str) -> list[Span]:
+        """The spans of the tokens of one line, which has no newline."""
+        return spans_by_search(line, self.written_pieces(line))
 
     @abstractmethod
     def to_id(self, piece: str) -> int | None:

@@ -11,6 +11,7 @@ from chainrule.errors import ConfigError
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import Ids, Tokenizer
+from chainrule.text.tokenizers.spans import Span, spans_by_bytes
 from chainrule.text.tokenizers.vocabulary import refuse_min_count, refuse_options
 
 
@@ -46,6 +47,9 @@ class ByteTokenizer(Tokenizer):
     def piece(self, token: int) -> str:
         character = chr(token)
         return character if character.isascii() and character.isprintable() else f"<0x{token:02X}>"
+
+    def line_spans(self, line: str) -> list[Span]:
+        return spans_by_bytes(line, [1] * len(_bytes(line)))
 
     def to_id(self, piece: str) -> int | None:
         return next((token for token in range(256) if self.piece(token) == piece), None)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts, not_unicode
 from chainrule.text.tokenizers.base import Ids
-from chainrule.text.tokenizers.vocabulary import EOS, UNK, VocabularyTokenizer, most_frequent, refuse_options
+from chainrule.text.tokenizers.vocabulary import EOS, MAX_TYPES, UNK, VocabularyTokenizer, refuse_options
 
 
 @TOKENIZERS.register("char", summary="Unicode characters")
@@ -25,15 +25,14 @@ class CharTokenizer(VocabularyTokenizer):
     residue_kind = "unknowns"
 
     @classmethod
-    def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:
+    def count(cls, texts: Texts, *, min_count: int = 1, max_types: int = MAX_TYPES, **options: Any) -> Counter[str]:
         refuse_options(cls.kind, options)
         totals = np.zeros(sys.maxunicode + 1, np.int64)
         for block in texts.strings():
             counts = np.bincount(_code_points(block))
             totals[: len(counts)] += counts
         totals[ord("\n")] = 0
-        seen = Counter({chr(code): int(totals[code]) for code in np.flatnonzero(totals)})
-        return cls(most_frequent(seen, vocab_size=vocab_size, min_count=min_count))
+        return Counter({chr(code): int(totals[code]) for code in np.flatnonzero(totals)})
 
     @classmethod
     def from_state(cls, state: dict[str, Any], blobs: dict[str, bytes]) -> Self:

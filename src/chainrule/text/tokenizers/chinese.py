@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
-from typing import Any, Self
+from typing import Any
 
 from chainrule.errors import TokenizerError
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.vocabulary import (
+    MAX_TYPES,
     UNK_PIECE,
     VocabularyTokenizer,
     count_parts,
-    most_frequent,
     refuse_options,
 )
 
@@ -30,10 +31,10 @@ class JiebaTokenizer(VocabularyTokenizer):
     residue_kind = "unknowns"
 
     @classmethod
-    def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:
+    def count(cls, texts: Texts, *, min_count: int = 1, max_types: int = MAX_TYPES, **options: Any) -> Counter[str]:
         refuse_options(cls.kind, options)
-        counts = count_parts(chain.from_iterable(map(_cut, block.split("\n"))) for block in texts.strings())
-        return cls(most_frequent(counts, vocab_size=vocab_size, min_count=min_count))
+        parts = (chain.from_iterable(map(_cut, block.split("\n"))) for block in texts.strings())
+        return count_parts(parts, max_types)
 
     def split(self, line: str) -> list[str]:
         return _cut(line)

@@ -61,12 +61,18 @@ def choose_tokenizer(config: TokenizerConfig, sample: str, size: int) -> Tokeniz
         kind = "word"
     else:
         kind = "char" if _is_chinese(sample) or size < SMALL else "bpe"
-    # Words seen once are treated as unknown: a model that never saw <unk> in training would give it no probability.
-    once = kind in ("word", "jieba") and not prepared and config.vocab_size is None
-    chosen = {"kind": kind, "min_count": config.min_count or (2 if once else 1)}
+    chosen = {"kind": kind, "min_count": config.min_count or default_min_count(kind, prepared, config.vocab_size)}
     if kind == "word" and config.unk is None:
         chosen["unk"] = "text" if config.split == "unicode" and not prepared else "token"
     return config.model_copy(update=chosen)
+
+
+def default_min_count(kind: str, prepared: bool, vocab_size: int | None) -> int:
+    """2 for words whose number is not limited: a model that never saw <unk> in training would give it no probability.
+
+    `prepared`: whether rare words of the text are already replaced by `<unk>`.
+    """
+    return 2 if kind in ("word", "jieba") and not prepared and vocab_size is None else 1
 
 
 def is_prepared(sample: str) -> bool:

@@ -20,6 +20,7 @@ from chainrule.errors import ConfigError, TokenizerError
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts, not_unicode
 from chainrule.text.tokenizers.base import Ids, ResidueKind, Tokenizer
+from chainrule.text.tokenizers.spans import Span, spans_by_bytes
 
 BLOB = "tokenizer.hf.json"
 END_TOKENS = ("</s>", "<|endoftext|>", "[SEP]", "<eos>")
@@ -107,6 +108,11 @@ class HuggingFaceTokenizer(Tokenizer):
         kept = [(token, begin, end) for token, (begin, end) in both if token != self.eos or not self.ends_lines]
         return [line[begin:end] if token == self.unk else self.piece(token) for token, begin, end in kept]
 
+    def line_spans(self, line: str) -> list[Span]:
+        encoding = self._tokenizer.encode(line, add_special_tokens=False)
+        both = zip(encoding.ids, encoding.offsets, strict=True)
+        return [(begin, end) for token, (begin, end) in both if token != self.eos]
+
     def to_id(self, piece: str) -> int | None:
         token: int | None = self._tokenizer.token_to_id(piece)
         return token
@@ -152,6 +158,12 @@ class ByteLevelTokenizer(HuggingFaceTokenizer):
 
     def encode_block(self, block: str) -> Ids:
         return np.array(self.encode(block), np.int32)
+
+    def text_pieces(self, text: str) -> list[str]:
+        return self.written_pieces(text)
+
+    def spans(self, text: str) -> list[Span]:
+        return spans_by_bytes(text, [len(self._spelled[token]) for token in self.encode(text)])
 
     def decode(self, ids: Iterable[int]) -> str:
         return self.decode_bytes(ids).decode(errors="replace")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.text.readers import Texts, not_unicode
 from chainrule.text.tokenizers.base import ResidueKind, Tokenizer
+from chainrule.text.tokenizers.spans import Span, spans_by_search
 
 MODEL, VOCABULARY = "tokenizer.spm", "tokenizer.vocab.json"
 END, UNKNOWN, SPACE = "</s>", "<unk>", "▁"
@@ -98,6 +99,9 @@ class PiecesTokenizer(Tokenizer):
 
     def piece(self, token: int) -> str:
         return self._pieces.get(token, f"<{token}>")
+
+    def line_spans(self, line: str) -> list[Span]:
+        return spans_by_search(line, [piece.replace(SPACE, " ") for piece in self.written_pieces(line)])
 
     def to_id(self, piece: str) -> int | None:
         return self.vocabulary.get(piece)

@@ -23,6 +23,7 @@ from chainrule.errors import ConfigError, TokenizerError
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts, not_unicode
 from chainrule.text.tokenizers.base import ResidueKind, Tokenizer
+from chainrule.text.tokenizers.spans import Span, spans_by_bytes, spans_by_search
 from chainrule.text.tokenizers.vocabulary import refuse_min_count, refuse_options
 
 BLOB = "tokenizer.model"
@@ -104,6 +105,9 @@ class SentencePieceTokenizer(Tokenizer):
         pieces: list[str] = self._processor.encode(line, out_type=str)
         return pieces
 
+    def line_spans(self, line: str) -> list[Span]:
+        return spans_by_search(line, [piece.replace(SPACE, " ") for piece in self.written_pieces(line)])
+
     def to_id(self, piece: str) -> int | None:
         token: int = self._processor.piece_to_id(piece)
         return token if self.piece(token) == piece else None
@@ -158,6 +162,19 @@ class TrainedTokenizer(SentencePieceTokenizer):
 
     def written_pieces(self, line: str) -> list[str]:
         return super().written_pieces(_escape(line))
+
+    def line_spans(self, line: str) -> list[Span]:
+        escaped = _escape(line)
+        sizes = [self._size(token) for token in super().encode(escaped)]
+        spans = spans_by_bytes(escaped, sizes)
+        if escaped == line:
+            return spans
+        places = [place for place, plain in enumerate(line) for _ in ESCAPES.get(plain, plain)] + [len(line)]
+        return [(places[begin], places[end - 1] + 1 if end > begin else places[begin]) for begin, end in spans]
+
+    def _size(self, token: int) -> int:
+        """The bytes of the text that a token stands for."""
+        return 1 if self._processor.is_byte(token) else len(self.piece(token).replace(SPACE, " ").encode())
 
     def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:
         """As `encode`. No piece spans the end of a word and the space after it, so each word is encoded only once."""

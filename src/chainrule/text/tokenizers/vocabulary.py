@@ -8,15 +8,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import Any, Self
 
 from chainrule.errors import ConfigError
+from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import Tokenizer
+from chainrule.text.tokenizers.spans import Span
 
 UNK, EOS = 0, 1
 UNK_PIECE, EOS_PIECE = "<unk>", "<eos>"
 MAX_TYPES = 4_000_000
+"""Different parts that are counted at once when a tokeniser is fitted; beyond them the rarest are dropped."""
 
 
 class _Index(dict[str, int]):
@@ -41,6 +44,16 @@ class VocabularyTokenizer(Tokenizer):
         self._index[UNK_PIECE] = UNK
         self._pieces = [UNK_PIECE, EOS_PIECE, *self.parts]
 
+    @classmethod
+    @abstractmethod
+    def count(cls, texts: Texts, *, min_count: int = 1, max_types: int = MAX_TYPES, **options: Any) -> Counter[str]:
+        """Occurrences of each part of a text; parts rarer than `min_count` may be missing."""
+
+    @classmethod
+    def train(cls, texts: Texts, *, vocab_size: int | None, min_count: int, **options: Any) -> Self:
+        counts = cls.count(texts, min_count=min_count, **options)
+        return cls(most_frequent(counts, vocab_size=vocab_size, min_count=min_count), **options)
+
     @abstractmethod
     def split(self, line: str) -> list[str]:
         """The parts of a line, one for each id."""
@@ -60,6 +73,10 @@ class VocabularyTokenizer(Tokenizer):
 
     def written_pieces(self, line: str) -> list[str]:
         return self.split(line)
+
+    def line_spans(self, line: str) -> list[Span]:
+        ends = list(accumulate(map(len, self.split(line))))
+        return list(zip([0, *ends], ends, strict=False))
 
     def to_id(self, piece: str) -> int | None:
         return self._index.get(piece)

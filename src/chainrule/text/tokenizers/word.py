@@ -11,15 +11,16 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property, lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chainrule.errors import ConfigError, unknown_name
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
 from chainrule.text.tokenizers.base import Ids
+from chainrule.text.tokenizers.spans import Span
 from chainrule.text.tokenizers.vocabulary import (
     EOS,
     MAX_TYPES,
@@ -27,7 +28,6 @@ from chainrule.text.tokenizers.vocabulary import (
     UNK_PIECE,
     VocabularyTokenizer,
     count_parts,
-    most_frequent,
     refuse_options,
 )
 
@@ -60,19 +60,24 @@ class WordTokenizer(VocabularyTokenizer):
         self.concurrent = split == "space"
 
     @classmethod
-    def train(
+    def count(
         cls,
         texts: Texts,
         *,
-        vocab_size: int | None,
-        min_count: int,
+        min_count: int = 1,
+        max_types: int = MAX_TYPES,
         split: str = "space",
         unk: str = "token",
         **options: Any,
-    ) -> Self:
+    ) -> Counter[str]:
         refuse_options(cls.kind, options)
-        counts = _count(texts.strings(whole_words=True), split, unk, min_count)
-        return cls(most_frequent(counts, vocab_size=vocab_size, min_count=min_count), split=split, unk=unk)
+        blocks, parts_of = texts.strings(whole_words=True), _splitter(split, unk)
+        if split != "space":
+            return count_parts((chain.from_iterable(map(parts_of, block.split("\n"))) for block in blocks), max_types)
+        from chainrule.base.devices import physical_cores
+        from chainrule.text.tokenizers.word_table import count_words
+
+        return count_words(blocks, max_types=max_types, threads=physical_cores(), min_count=min_count)
 
     def state(self) -> dict[str, Any]:
         unk = {} if self._unk == "token" else {"unk": self._unk}  # left out, so that older tokenisers keep their name
@@ -80,6 +85,16 @@ class WordTokenizer(VocabularyTokenizer):
 
     def split(self, line: str) -> list[str]:
         return self._split(line)
+
+    def line_spans(self, line: str) -> list[Span]:
+        found: list[Span] = []
+        place = 0
+        for part in self.split(line):
+            bare = part[1:] if self._split_name == "unicode" and _mark(part) else part
+            begin = line.index(bare, place)  # after white space alone: the parts are all the rest
+            place = begin + len(bare)
+            found.append((begin, place))
+        return found
 
     def encode_block(self, block: str) -> Ids:
         if self._split_name == "space":
@@ -132,17 +147,6 @@ class WordTokenizer(VocabularyTokenizer):
         if self._split_name == "space":
             return [number > 0 for number in range(len(parts))]
         return [number > 0 and _follows_space(part) for number, part in enumerate(parts)]
-
-
-def _count(blocks: Iterable[str], split: str, unk: str, min_count: int) -> Counter[str]:
-    """Occurrences of each part of a text; parts rarer than `min_count` may be missing."""
-    parts_of = _splitter(split, unk)
-    if split != "space":
-        return count_parts(chain.from_iterable(map(parts_of, block.split("\n"))) for block in blocks)
-    from chainrule.base.devices import physical_cores
-    from chainrule.text.tokenizers.word_table import count_words
-
-    return count_words(blocks, max_types=MAX_TYPES, threads=physical_cores(), min_count=min_count)
 
 
 def _splitter(split: str, unk: str) -> Callable[[str], list[str]]:

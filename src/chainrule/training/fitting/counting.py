@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from chainrule.base.devices import PeakMemory, physical_cores
+from chainrule.base.devices import PeakMemory, physical_cores, release_memory, return_large_blocks
 from chainrule.base.grammar import plural
 from chainrule.checkpoint.build import load_model, model_options, save_model
 from chainrule.checkpoint.folder import TRAINING_SECTIONS, RunFolder
@@ -22,7 +22,7 @@ from chainrule.engines.ngram.smoothing import fits_on_validation
 from chainrule.errors import ConfigError
 from chainrule.evaluation.text import evaluate
 from chainrule.registry import FITTINGS, MODELS
-from chainrule.tasks.task import Listener
+from chainrule.tasks.task import Listener, Task
 from chainrule.tasks.text_corpus import TextCorpus, open_text_corpus
 from chainrule.training.fitting.fitting import (
     BUDGET,
@@ -51,6 +51,11 @@ class Counting(Fitting):
                 "the smoothing 'imported' marks a model that another program estimated; choose one that can be "
                 "estimated, such as modified-kneser-ney"
             )
+
+    def prepare(self, config: RunConfig, task: Task, folder: RunFolder, note: Callable[[str], None]) -> RunConfig:
+        if config.training.memory:  # before the text is read for the first time
+            return_large_blocks()
+        return super().prepare(config, task, folder, note)
 
     def fit(self, job: Job) -> Fitted:
         corpus, folder = job.corpus, job.folder
@@ -130,6 +135,7 @@ class Counting(Fitting):
 
     def _estimate(self, job: Job, options: Any, corpus: TextCorpus, note: Callable[[str], None]) -> Any:
         training = job.config.training
+        release_memory()  # what tokenising allocated
         return MODELS.get(job.config.model.name).make.estimate(
             options,
             corpus.vocabulary,

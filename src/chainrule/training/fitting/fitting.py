@@ -89,6 +89,7 @@ class Fitting(ABC):
 
     name: ClassVar[str]
     extends: ClassVar[bool] = True  # whether a larger budget continues a finished run
+    distributed: ClassVar[bool] = False  # whether the processes of torchrun can share the work
     training_options: ClassVar[tuple[str, ...] | None] = None  # of the section `training`, those used; None: all
 
     def check(self, config: RunConfig) -> None:

@@ -23,6 +23,7 @@ from chainrule.training.loop import Hooks, Trainer
 from chainrule.training.resume import FREE, check_resumable
 from chainrule.training.signals import stop_signals
 from chainrule.training.threads import ThreadChooser
+from chainrule.training.workers import can_share
 from chainrule.types import Objective, Vocabulary
 
 
@@ -30,13 +31,14 @@ class GradientSteps(Fitting):
     """Minimise an objective by gradient steps."""
 
     name = "gradients"
+    distributed = True
 
     def fit(self, job: Job) -> Fitted:
         asked = budget_of(job.config)
         check_resumable(job.folder, job.listener.note)
         config = _resolve(job.config, job)
         device = choose_device(config.training.device)
-        torch.manual_seed(config.seed + job.processes.rank)
+        torch.manual_seed(config.seed)
         model = _initial_model(config, job.corpus.vocabulary, job.folder)
         if config.init_embedding and not job.folder.has_checkpoint():
             start_from(
@@ -53,7 +55,8 @@ class GradientSteps(Fitting):
         result = _result(trainer) | {"budget": asked, "peak_memory": memory.bytes, "stopped": trainer.stopped}
         if finished and job.processes.is_main:
             result = job.end(result)
-        trained = model.eval() if finished and job.processes.is_main else None
+        whole = job.processes.is_main and trainer.placement.keeps_whole
+        trained = model.eval() if finished and whole else None
         return Fitted(job.folder, finished, result, trained, job.corpus)
 
 
@@ -98,18 +101,21 @@ def _initial_model(config: RunConfig, vocabulary: Vocabulary, folder: RunFolder)
 
 def _trainer(config: RunConfig, job: Job, model: Any, device: torch.device) -> Trainer:
     job.task.check_window(config, model.window)
-    return Trainer(
+    trainer = Trainer(
         model=model,
         objective=_objective(config, job.corpus),
-        batches=job.corpus.batches(config, job.processes),
+        batches=job.corpus.batches(config),
         config=config.training,
         folder=job.folder,
         hooks=Hooks(validate=job.corpus.validator(config), show=job.listener.update),
         carries=job.task.carries_state(config) and model.window is None,
         device=device,
         processes=job.processes,
-        threads=ThreadChooser.for_training(config.training.threads, physical_cores()) if device.type == "cpu" else None,
     )
+    if device.type == "cpu":
+        cores = physical_cores()
+        trainer.threads = ThreadChooser.for_training(config.training, cores, can_fork=can_share(trainer.stepper))
+    return trainer
 
 
 def _objective(config: RunConfig, corpus: Corpus) -> Objective:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from chainrule.base.devices import PeakMemory, physical_cores, release_memory
+from chainrule.base.devices import PeakMemory, physical_cores, release_memory, return_large_blocks
 from chainrule.base.grammar import plural
 from chainrule.checkpoint.build import load_model, model_options, save_model
 from chainrule.checkpoint.folder import RunFolder
@@ -38,6 +38,7 @@ from chainrule.training.fitting.fitting import (
 )
 from chainrule.training.loop import Update
 from chainrule.training.signals import stop_signals
+from chainrule.training.trackers.mirror import Mirror
 
 STRETCH = 1.0
 """Seconds of learning between two checks of the clock."""
@@ -56,7 +57,7 @@ class Sweeps(Fitting):
     """Learn word vectors by passes over a text."""
 
     name = "sweeps"
-    training_options = (*BUDGET, "threads", "device", "save_seconds", "log_steps")
+    training_options = (*BUDGET, "threads", "device", "save_seconds", "log_steps", "log")
 
     def check(self, config: RunConfig) -> None:
         refuse_sections(config, "is trained by its own sweeps")
@@ -69,6 +70,7 @@ class Sweeps(Fitting):
         super().check(config)
 
     def prepare(self, config: RunConfig, task: Task, folder: RunFolder, note: Callable[[str], None]) -> RunConfig:
+        return_large_blocks()  # before the text is read for the first time
         config = super().prepare(config, task, folder, note)
         return config.model_copy(update={"tokenizer": _tokenizer_options(config)})
 
@@ -146,6 +148,7 @@ class Word2VecTraining:
 
     def __post_init__(self) -> None:
         self.memory = PeakMemory()
+        self.mirror = Mirror(self.config.training.log, self.folder)
         self.options: Word2VecConfig = model_options(self.config)
         self.training = self.config.training.model_copy(update={"epochs": self.epochs})
         self.threads = self.options.workers or self.training.threads or physical_cores()
@@ -162,6 +165,10 @@ class Word2VecTraining:
         """Learn until the budget is spent -> True, or until asked to stop -> False. The folder then has the vectors."""
         self._resume()
         self.sweeper.warm_up()
+        with self.mirror:
+            return self._learn()
+
+    def _learn(self) -> bool:
         self.clock = Clock(self.state.seconds)
         saved = time.monotonic()
         while self._used(self.state.step) < 1:
@@ -216,6 +223,7 @@ class Word2VecTraining:
         used, rate = self._used(step), self._rate(step)
         record = {"step": step, "tokens": s.tokens, "seconds": round(s.seconds, 3), "loss": self.loss, "lr": rate}
         s.log_length = self.folder.log(record)
+        self.mirror.send(record)
         self.show(Update(s, used, self.loss, rate, s.seconds / used * (1 - used) if used else math.inf))
 
     # Saving and resuming

@@ -1,0 +1,117 @@
+"""Attention of one query to positions that lie anywhere in a pool of keys and values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chainrule.engines.decode.compiling import compiled, summing
+from chainrule.engines.decode.functions import ONE, ZERO, exponential
+from chainrule.engines.decode.vectors import (
+    LANES,
+    PANEL,
+    dot_1,
+    dot_2,
+    dot_4,
+    largest,
+    mix_1,
+    mix_2,
+    mix_4,
+    mix_heads_1,
+    mix_heads_2,
+    mix_heads_4,
+)
+
+LOWEST = np.float32(-np.inf)
+
+
+@compiled
+def attend(query, query_at, lines, sizes, terms, scores, mixed, mixed_at):  # type: ignore[no-untyped-def]
+    """softmax(scale · q·k + term) v of each head -> `mixed`.
+
+    lines     (pool, keys, values, step, places, places_at, count): position k lies `step` · places[places_at + k] after
+              the first key, and after the first value
+    sizes     (heads, width of a head, scale); the width is a multiple of LANES
+    terms     (numbers, first, window): a term for each head and distance from the last position; first -1: none
+
+    `scores` has room for `count`, rounded up to a multiple of LANES, for each head. All heads of a position are read
+    together, since they lie side by side.
+    """
+    heads, width, _ = sizes
+    pool, _, values_at, step, places, places_at, count = lines
+    room = -(-count // LANES) * LANES
+    _score(query, query_at, lines, sizes, scores, room)
+    numbers, first, window = terms
+    for head in range(heads):
+        if first >= 0:
+            last = first + head * window + count - 1
+            for k in range(count):
+                scores[head * room + k] += numbers[last - k]
+        _weigh(scores, head * room, count, room)
+    _mix(scores, room, places, places_at, count, pool, values_at, step, heads, width, mixed, mixed_at)
+
+
+@compiled
+def _score(query, query_at, lines, sizes, scores, room):  # type: ignore[no-untyped-def]
+    pool, keys_at, _, step, places, places_at, count = lines
+    heads, width, scale = sizes
+    vectors = width // LANES
+    for k in range(count):
+        key = keys_at + step * places[places_at + k]
+        if vectors == 4:
+            for head in range(heads):
+                scores[head * room + k] = scale * dot_4(query, query_at + head * width, pool, key + head * width)
+        elif vectors == 2:
+            for head in range(heads):
+                scores[head * room + k] = scale * dot_2(query, query_at + head * width, pool, key + head * width)
+        else:
+            for head in range(heads):
+                total = ZERO
+                for j in range(head * width, (head + 1) * width, LANES):
+                    total += dot_1(query, query_at + j, pool, key + j)
+                scores[head * room + k] = scale * total
+
+
+@summing
+def _weigh(scores, at, count, room):  # type: ignore[no-untyped-def]
+    """Replace the scores of a head by their softmax."""
+    for k in range(at + count, at + room):
+        scores[k] = LOWEST
+    top = largest(scores, at, room // LANES)
+    total = ZERO
+    for k in range(at, at + room):
+        scores[k] = exponential(scores[k] - top)
+        total += scores[k]
+    factor = ONE / total
+    for k in range(at, at + room):
+        scores[k] *= factor
+
+
+@compiled
+def _mix(weights, room, places, places_at, count, pool, values_at, step, heads, width, mixed, mixed_at):  # type: ignore[no-untyped-def]
+    j = 0
+    while j < width:
+        left = (width - j) // LANES
+        size = 4 if left >= 4 else 2 if left >= 2 else 1
+        together = PANEL // size
+        head = 0
+        while head + together <= heads:
+            weights_at, shift = head * room, head * width + j
+            value, out = values_at + shift, mixed_at + shift
+            if size == 4:
+                mix_heads_4(weights, weights_at, room, places, places_at, count, pool, value, step, width, mixed, out)
+            elif size == 2:
+                mix_heads_2(weights, weights_at, room, places, places_at, count, pool, value, step, width, mixed, out)
+            else:
+                mix_heads_1(weights, weights_at, room, places, places_at, count, pool, value, step, width, mixed, out)
+            head += together
+        while head < heads:
+            weights_at, shift = head * room, head * width + j
+            value, out = values_at + shift, mixed_at + shift
+            if size == 4:
+                mix_4(weights, weights_at, room, places, places_at, count, pool, value, step, width, mixed, out)
+            elif size == 2:
+                mix_2(weights, weights_at, room, places, places_at, count, pool, value, step, width, mixed, out)
+            else:
+                mix_1(weights, weights_at, room, places, places_at, count, pool, value, step, width, mixed, out)
+            head += 1
+        j += size * LANES

@@ -1,0 +1,312 @@
+"""Linear layers over packed weights, in single precision or with 8-bit weights and inputs.
+
+A matrix is packed into panels: the columns whose sums are in registers at the same time, input by input, so that a
+product reads the weights as one stream. A row of `linears` describes a layer: see `Field`.
+
+Every output is the sum over its inputs in their order, whatever the number of rows. So the numbers of a row do not
+depend on its neighbours or on how many tokens are read at once: exactly, not only within rounding.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from chainrule.engines.decode import vectors
+from chainrule.engines.decode.compiling import compiled, inlined
+from chainrule.engines.decode.vectors import (
+    LANES,
+    PANEL,
+    TILE_ROWS,
+    TILE_VECTORS,
+    bits_of,
+    byte_tile_1x1,
+    byte_tile_1x2,
+    byte_tile_1x4,
+    byte_tile_1x8,
+    byte_tile_rows_1,
+    byte_tile_rows_full,
+    tile_1x1,
+    tile_1x2,
+    tile_1x4,
+    tile_1x8,
+    tile_rows_1,
+    tile_rows_full,
+)
+
+Array = np.ndarray[Any, Any]
+
+
+class Field(IntEnum):
+    """Columns of `linears`."""
+
+    BYTES = 0  # 1: 8-bit weights
+    AT = 1  # first weight, in `floats` or `bytes`
+    BIAS = 2  # first bias in `floats`; -1: none
+    SCALE = 3  # 8-bit weights: first scale in `floats`
+    OFFSET = 4  # 8-bit weights: first column sum in `integers`
+    INPUTS = 5
+    OUTPUTS = 6  # a multiple of LANES
+
+
+BYTES, AT, BIAS, SCALE, OFFSET, INPUTS, OUTPUTS = (int(field) for field in Field)
+STEPS_OF_BYTES = np.float32(127)
+HALF, SHIFT, TINY = np.float32(0.5), np.int32(128), np.float32(1e-30)
+
+
+def rounded_up(count: int, multiple: int = LANES) -> int:
+    """The least multiple that is no smaller than `count`."""
+    return -(-count // multiple) * multiple
+
+
+class Packer:
+    """Collects the arrays of a model: weights, biases, scales and tables, each in one flat array of its type."""
+
+    def __init__(self, *, int8: bool = False) -> None:
+        self.int8 = int8
+        self.floats, self.bytes, self.integers = _Pile(np.float32), _Pile(np.int8), _Pile(np.int32)
+        self._linears: list[list[int]] = []
+
+    def weights(self) -> tuple[Array, Array, Array, Array]:
+        """All that was packed, as kernels take it."""
+        linears = np.array(self._linears, np.int64).reshape(-1, len(Field))
+        return linears, self.floats.array(), self.bytes.array(), self.integers.array()
+
+    def table(self, values: Array | None) -> int:
+        """Keep some numbers -> the index of the first in `floats`; -1 without any."""
+        return -1 if values is None else self.floats.add(np.ascontiguousarray(values, np.float32).ravel())
+
+    def linear(self, weight_XD: Array, bias_X: Array | None = None) -> int:
+        """Pack a layer -> its index in `linears`."""
+        outputs = rounded_up(len(weight_XD))
+        weight = np.zeros((outputs, weight_XD.shape[1]), np.float32)
+        weight[: len(weight_XD)] = weight_XD
+        bias = -1
+        if bias_X is not None:
+            bias = self.table(np.concatenate([bias_X, np.zeros(outputs - len(bias_X))]))
+        place = self._pack_bytes(weight) if self.int8 else (0, self.floats.add(pack_floats(weight)), -1, -1)
+        kind, at, scale, offset = place
+        self._linears.append([kind, at, bias, scale, offset, weight.shape[1], outputs])
+        return len(self._linears) - 1
+
+    def _pack_bytes(self, weight_XD: Array) -> tuple[int, int, int, int]:
+        quantised, scale_X = quantise(weight_XD)
+        offset = self.integers.add(quantised.sum(1, dtype=np.int32) * SHIFT)
+        return 1, self.bytes.add(pack_bytes(quantised)), self.floats.add(scale_X), offset
+
+
+def quantise(weight_XD: Array) -> tuple[Array, Array]:
+    """8-bit weights and the scale of each row: weight ≈ scale · quantised, with an error of at most scale / 2."""
+    scale_X = np.maximum(np.abs(weight_XD).max(1), TINY) / STEPS_OF_BYTES
+    return np.rint(weight_XD / scale_X[:, None]).astype(np.int8), scale_X.astype(np.float32)
+
+
+def panels(outputs: int) -> list[int]:
+    """Vectors of each panel of a matrix: PANEL, and smaller ones for the rest."""
+    whole, rest = divmod(outputs // LANES, PANEL)
+    return [PANEL] * whole + [size for size in (4, 2, 1) if size < PANEL and rest & size]
+
+
+def pack_floats(weight_XD: Array) -> Array:
+    """The panels of a matrix, each input by input."""
+    parts, column = [], 0
+    for size in panels(len(weight_XD)):
+        parts.append(weight_XD[column : column + size * LANES].T.ravel())
+        column += size * LANES
+    return np.concatenate(parts)
+
+
+def pack_bytes(weight_XD: Array) -> Array:
+    """The panels of 8-bit weights: for every four inputs the four weights of each column."""
+    inputs = rounded_up(weight_XD.shape[1], 4)
+    padded = np.zeros((len(weight_XD), inputs), np.int8)
+    padded[:, : weight_XD.shape[1]] = weight_XD
+    parts, column = [], 0
+    for size in panels(len(weight_XD)):
+        part = padded[column : column + size * LANES].reshape(size * LANES, inputs // 4, 4)
+        parts.append(part.transpose(1, 0, 2).ravel())
+        column += size * LANES
+    return np.concatenate(parts)
+
+
+class _Pile:
+    """Arrays of one type, to be concatenated; each starts at a multiple of 64 bytes."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self.kind, self.size, self.parts = kind, 0, list[Array]()
+
+    def add(self, values: Array) -> int:
+        at, multiple = self.size, 64 // np.dtype(self.kind).itemsize
+        self.parts.append(values.astype(self.kind, copy=False))
+        self.parts.append(np.zeros(rounded_up(len(values), multiple) - len(values), self.kind))
+        self.size = at + rounded_up(len(values), multiple)
+        return at
+
+    def array(self) -> Array:
+        """All of them, aligned to 64 bytes, so that no vector crosses a cache line."""
+        joined = aligned(self.size, self.kind)
+        if self.parts:
+            np.concatenate(self.parts, out=joined)
+        self.parts.clear()
+        return joined
+
+
+def aligned(size: int, kind: Any = np.float32) -> Array:
+    """A new array whose first entry is at a multiple of 64 bytes; it has at least one entry."""
+    item = np.dtype(kind).itemsize
+    raw = np.empty(max(size, 1) * item + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + max(size, 1) * item].view(kind)[:size] if size else raw[start : start + item].view(kind)
+
+
+# Kernels
+
+
+LINEARS, FLOATS, BYTE_WEIGHTS, INTEGERS = range(4)
+"""Parts of `weights`: the descriptions of the layers, and the arrays of a `Packer`."""
+
+
+@compiled
+def apply_linear(weights, number, inputs, in_at, in_step, outputs, out_at, out_step, rows, spare):  # type: ignore[no-untyped-def]
+    """outputs = weight · inputs + bias for some rows; `spare` is room for 8-bit inputs and their scales."""
+    linears, floats, bytes_, integers = weights
+    quantised, scales = spare
+    layer = linears[number]
+    count, width = layer[INPUTS], layer[OUTPUTS]
+    if layer[BYTES]:
+        room = quantise_rows(inputs, in_at, in_step, rows, count, quantised, scales)
+        _byte_product(bytes_, layer[AT], quantised, room, outputs, out_at, out_step, rows, room // 4, width)
+        for row in range(rows):
+            _scale(outputs, out_at + row * out_step, width, integers, layer[OFFSET], floats, layer[SCALE], scales[row])
+    else:
+        _product(floats, layer[AT], inputs, in_at, in_step, outputs, out_at, out_step, rows, count, width)
+    if layer[BIAS] >= 0:
+        for row in range(rows):
+            add(outputs, out_at + row * out_step, floats, layer[BIAS], width)
+
+
+@compiled
+def add(sums, sums_at, terms, terms_at, count):  # type: ignore[no-untyped-def]
+    """sums += terms."""
+    for j in range(count):
+        sums[sums_at + j] += terms[terms_at + j]
+
+
+@compiled
+def _product(weights, at, inputs, in_at, in_step, sums, out_at, out_step, rows, count, width):  # type: ignore[no-untyped-def]
+    """Panel by panel; in a panel TILE_ROWS rows at a time, then one by one."""
+    left = width // LANES
+    while left > 0:
+        size = _panel_size(left)
+        step = size * LANES
+        row = 0
+        while row + TILE_ROWS <= rows:
+            source, target = in_at + row * in_step, out_at + row * out_step
+            part = 0
+            while part + TILE_VECTORS <= size:
+                shift = part * LANES
+                tile_rows_full(
+                    weights, at + shift, step, inputs, source, in_step, sums, target + shift, out_step, count
+                )
+                part += TILE_VECTORS
+            while part < size:
+                shift = part * LANES
+                tile_rows_1(weights, at + shift, step, inputs, source, in_step, sums, target + shift, out_step, count)
+                part += 1
+            row += TILE_ROWS
+        while row < rows:
+            source, target = in_at + row * in_step, out_at + row * out_step
+            if size == 8:
+                tile_1x8(weights, at, step, inputs, source, in_step, sums, target, out_step, count)
+            elif size == 4:
+                tile_1x4(weights, at, step, inputs, source, in_step, sums, target, out_step, count)
+            elif size == 2:
+                tile_1x2(weights, at, step, inputs, source, in_step, sums, target, out_step, count)
+            else:
+                tile_1x1(weights, at, step, inputs, source, in_step, sums, target, out_step, count)
+            row += 1
+        at += count * step
+        out_at += step
+        left -= size
+
+
+@compiled
+def _byte_product(weights, at, inputs, in_step, sums, out_at, out_step, rows, fours, width):  # type: ignore[no-untyped-def]
+    """The same for 8-bit numbers; the sums, which are 32-bit integers, are stored as the bits of `sums`."""
+    left = width // LANES
+    while left > 0:
+        size = _panel_size(left)
+        step = 4 * size * LANES
+        row = 0
+        while row + TILE_ROWS <= rows:
+            source, target = row * in_step, out_at + row * out_step
+            part = 0
+            while part + TILE_VECTORS <= size:
+                shift = part * LANES
+                byte_tile_rows_full(
+                    weights, at + 4 * shift, step, inputs, source, in_step, sums, target + shift, out_step, fours
+                )
+                part += TILE_VECTORS
+            while part < size:
+                shift = part * LANES
+                byte_tile_rows_1(
+                    weights, at + 4 * shift, step, inputs, source, in_step, sums, target + shift, out_step, fours
+                )
+                part += 1
+            row += TILE_ROWS
+        while row < rows:
+            source, target = row * in_step, out_at + row * out_step
+            if size == 8:
+                byte_tile_1x8(weights, at, step, inputs, source, in_step, sums, target, out_step, fours)
+            elif size == 4:
+                byte_tile_1x4(weights, at, step, inputs, source, in_step, sums, target, out_step, fours)
+            elif size == 2:
+                byte_tile_1x2(weights, at, step, inputs, source, in_step, sums, target, out_step, fours)
+            else:
+                byte_tile_1x1(weights, at, step, inputs, source, in_step, sums, target, out_step, fours)
+            row += 1
+        at += fours * step
+        out_at += size * LANES
+        left -= size
+
+
+@inlined
+def _panel_size(left):  # type: ignore[no-untyped-def]
+    """Vectors of the next panel of a matrix that has `left` more; as in `panels`."""
+    if left >= PANEL:
+        return PANEL
+    if left >= 4:
+        return 4
+    return 2 if left >= 2 else 1
+
+
+@compiled
+def quantise_rows(inputs, in_at, in_step, rows, count, quantised, scales):  # type: ignore[no-untyped-def]
+    """The inputs as unsigned 8-bit numbers, input ≈ scale · (number - 128) -> the numbers per row."""
+    room = -(-count // 4) * 4
+    for row in range(rows):
+        at, out = in_at + row * in_step, row * room
+        size = TINY
+        for j in range(count):
+            size = max(size, abs(inputs[at + j]))
+        scales[row] = size / STEPS_OF_BYTES
+        factor = STEPS_OF_BYTES / size
+        for j in range(count):
+            quantised[out + j] = np.int32(np.floor(inputs[at + j] * factor + HALF)) + SHIFT
+        for j in range(count, room):
+            quantised[out + j] = SHIFT
+    return room
+
+
+@compiled
+def _scale(sums, at, width, integers, offset_at, floats, scale_at, scale):  # type: ignore[no-untyped-def]
+    """Replace the bits of integer sums by the numbers that they stand for."""
+    for j in range(width):
+        total = bits_of(sums[at + j]) - integers[offset_at + j]
+        sums[at + j] = np.float32(total) * (scale * floats[scale_at + j])
+
+
+INSTRUCTIONS = "vnni" if vectors.multiply_bytes is vectors.multiply_vnni else "plain"
+"""How 8-bit numbers are multiplied on this machine; the results are the same."""

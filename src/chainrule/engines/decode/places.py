@@ -1,0 +1,96 @@
+"""Where the keys and values of each position of each row lie: the memory of attention, shared by all states.
+
+A pool has places for keys and values, for all layers. A new position takes the next free place, whichever row it
+belongs to, and a row lists the places of its positions. So reordering the hypotheses of a beam copies lists of small
+integers, rows with a common past share its places, and rows may have different lengths. A place is never written
+again, so a state stays as it is while someone holds it. When a pool is full, the places that the rows of a state use
+are copied into a new one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chainrule.engines.decode.linear import aligned
+
+Array = np.ndarray[Any, Any]
+
+FIRST_PLACES = 64
+"""Places of the first pool, and positions that a row has room for."""
+
+
+class Pool:
+    """Keys and values of `capacity` places: layers × 2 × capacity × X numbers in a flat array."""
+
+    __slots__ = ("capacity", "layers", "numbers", "used", "width")
+
+    def __init__(self, layers: int, width: int, capacity: int) -> None:
+        self.layers, self.width, self.capacity, self.used = layers, width, capacity, 0
+        self.numbers = aligned(layers * 2 * capacity * width)
+
+    @property
+    def parts(self) -> Array:
+        """The numbers as layers × 2 × capacity × X."""
+        return self.numbers.reshape(self.layers, 2, self.capacity, self.width)
+
+
+class Rows:
+    """The rows of a state: their tokens, and the places of their positions.
+
+    States that follow one another share the tables. `filled_R` is how far they are filled: a state that ends there may
+    append in place, any other copies the tables first.
+    """
+
+    __slots__ = ("filled_R", "places_RL", "tokens_RL")
+
+    def __init__(self, places_RL: Array, tokens_RL: Array, filled_R: Array) -> None:
+        self.places_RL, self.tokens_RL, self.filled_R = places_RL, tokens_RL, filled_R
+
+    @classmethod
+    def empty(cls, rows: int, room: int) -> Rows:
+        places_RL = np.zeros((rows, room), np.int32)
+        return cls(places_RL, np.zeros((rows, room), np.int64), np.zeros(rows, np.int64))
+
+    def select(self, rows_K: Array, length_K: Array) -> Rows:
+        """A copy of some rows, which have these lengths."""
+        return Rows(self.places_RL[rows_K], self.tokens_RL[rows_K], length_K.copy())
+
+    def with_room(self, length_R: Array, positions: int) -> Rows:
+        """These rows, or a copy of them, to which positions may be appended at `length_R`, `positions` in all."""
+        room = self.places_RL.shape[1]
+        if positions <= room and (self.filled_R is length_R or (self.filled_R == length_R).all()):
+            return self
+        places_RL, tokens_RL = self.places_RL, self.tokens_RL
+        if positions > room:
+            more = ((0, 0), (0, max(positions, 2 * room) - room))
+            return Rows(np.pad(places_RL, more), np.pad(tokens_RL, more), length_R.copy())
+        return Rows(places_RL.copy(), tokens_RL.copy(), length_R.copy())
+
+
+def joined(parts: list[tuple[Pool, Rows, Array]]) -> tuple[Pool, Rows, Array]:
+    """The rows of several states, with their places in one pool."""
+    lengths_R = np.concatenate([lengths for _, _, lengths in parts])
+    room = max(FIRST_PLACES, int(lengths_R.max(initial=0)) + 1)
+    rows = Rows.empty(len(lengths_R), room)
+    rows.filled_R[:] = lengths_R
+    used = [used_places(one, length_R) for _, one, length_R in parts]
+    first = parts[0][0]
+    pool = Pool(first.layers, first.width, 2 * sum(map(len, used)) + FIRST_PLACES)
+    row = 0
+    for (old, one, length_R), places_N in zip(parts, used, strict=True):
+        end = pool.used + len(places_N)
+        pool.parts[:, :, pool.used : end] = old.parts[:, :, places_N]
+        count, columns = len(length_R), min(room, one.places_RL.shape[1])
+        moved_RL = np.searchsorted(places_N, one.places_RL[:, :columns]) + pool.used
+        rows.places_RL[row : row + count, :columns] = moved_RL
+        rows.tokens_RL[row : row + count, :columns] = one.tokens_RL[:, :columns]
+        pool.used, row = end, row + count
+    return pool, rows, lengths_R
+
+
+def used_places(rows: Rows, length_R: Array) -> Array:
+    """The places of all positions, in ascending order."""
+    within_RL = np.arange(rows.places_RL.shape[1]) < length_R[:, None]
+    return np.unique(rows.places_RL[within_RL])

@@ -1,0 +1,338 @@
+"""A Transformer decoder, compiled: its packed weights, and the state of the texts that it continues.
+
+    stack = CompiledStack(weights)                       # once for each model; weights in the form of `StackWeights`
+    state = stack.start(2)                               # two empty texts
+    log_probs_RV, state = state.log_probs(tokens_RT)     # after the last of T more tokens
+
+One call of a kernel reads any number of tokens of any number of rows (`stack_kernel.py`). The numbers of a row never
+depend on the other rows, nor on how its tokens are divided into calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from chainrule.base.lazy import torch
+from chainrule.engines.decode import stack_kernel as kernel
+from chainrule.engines.decode.functions import ACTIVATIONS
+from chainrule.engines.decode.linear import Packer, rounded_up
+from chainrule.engines.decode.places import FIRST_PLACES, Pool, Rows, joined
+from chainrule.engines.decode.weights import BlockWeights, Linear, Norm, StackWeights
+from chainrule.types import TensorHolder
+
+Array = np.ndarray[Any, Any]
+Precision = Literal["float32", "int8"]
+Wanted = Literal["last", "all"]
+
+
+class _Room(threading.local):
+    """The arrays of the last call of a thread, and what they were made for."""
+
+    key: tuple[int, ...] = ()
+    room: tuple[Any, ...] = ()
+
+
+class CompiledStack:
+    """The packed weights of a decoder."""
+
+    def __init__(self, weights: StackWeights, precision: Precision = "float32") -> None:
+        packer = Packer(int8=precision == "int8")
+        self.width, self.window = weights.embedding_VD.shape[1], weights.window
+        self.layers, self.head = len(weights.blocks), rounded_up(weights.head_width)
+        self.attention_width = weights.heads * self.head
+        self.vocabulary = None if weights.output is None else len(weights.output.weight_XD)
+        self.embedding = np.ascontiguousarray(weights.embedding_VD, np.float32).ravel()
+        blocks = np.array([self._pack_block(packer, block, weights) for block in weights.blocks], np.int64)
+        shape = self._pack_shape(packer, weights)
+        features = shape.copy()
+        features[kernel.Shape.OUTPUT] = -1
+        constants = np.array([weights.embedding_scale, weights.score_scale, weights.eps], np.float32)
+        packed = packer.weights()
+        self._numbers: Array | None = None
+        self._last = _Room()
+        self.model, self.feature_model = ((one, constants, blocks, packed) for one in (shape, features))
+
+    def _pack_block(self, packer: Packer, block: BlockWeights, weights: StackWeights) -> list[int]:
+        attention = [*_pack(packer, block.norm), *_pack(packer, self._into(block.into, 3, weights))]
+        attention += _pack(packer, self._out(block.out, weights))
+        source = [-1] * (kernel.FEED_NORM - kernel.SOURCE_NORM)
+        if block.source is not None:
+            query, out = self._into(block.source.query, 1, weights), self._out(block.source.out, weights)
+            source = [*_pack(packer, block.source.norm), *_pack(packer, query), *_pack(packer, out)]
+        feed = [*_pack(packer, block.feed_norm), *_pack(packer, block.widen), *_pack(packer, block.narrow)]
+        return [*attention, *source, *feed]
+
+    def _into(self, layer: Linear, parts: int, weights: StackWeights) -> Linear:
+        """A projection to heads, each widened to a multiple of the lanes; so are those of `_out`."""
+        heads, width = parts * weights.heads, weights.head_width
+        bias_X = None if layer.bias_X is None else pad_heads(layer.bias_X, heads, width, self.head)
+        return Linear(pad_heads(layer.weight_XD, heads, width, self.head), bias_X)
+
+    def _out(self, layer: Linear, weights: StackWeights) -> Linear:
+        return Linear(pad_heads(layer.weight_XD.T, weights.heads, weights.head_width, self.head).T, layer.bias_X)
+
+    def _pack_shape(self, packer: Packer, weights: StackWeights) -> Array:
+        Shape = kernel.Shape
+        shape = np.full(len(Shape), -1, np.int64)
+        shape[Shape.LAYERS], shape[Shape.WIDTH], shape[Shape.HEADS] = self.layers, self.width, weights.heads
+        shape[Shape.HEAD], shape[Shape.ROTATED] = self.head, weights.head_width
+        shape[Shape.INNER] = weights.blocks[0].narrow.weight_XD.shape[1]
+        shape[Shape.ACTIVATION] = ACTIVATIONS.index(weights.activation)
+        shape[Shape.PRE], shape[Shape.RMS] = weights.pre, weights.rms
+        shape[Shape.GATED], shape[Shape.SOURCE] = weights.gated, weights.blocks[0].source is not None
+        shape[Shape.DISTANCES], shape[Shape.WINDOW] = packer.table(weights.distances_HL), weights.window
+        shape[Shape.COSINES] = packer.table(weights.cosines_LE)
+        shape[Shape.SINES] = packer.table(weights.sines_LE)
+        shape[Shape.POSITIONS] = packer.table(weights.positions_LD)
+        if weights.norm is not None:
+            shape[Shape.NORM], shape[Shape.NORM_BIAS] = _pack(packer, weights.norm)
+        if weights.output is not None:
+            shape[Shape.OUTPUT] = packer.linear(weights.output.weight_XD, weights.output.bias_X)
+        return shape
+
+    def room(self, model: Any, items: int, results: int, positions: int) -> tuple[Any, ...]:
+        """The arrays of a call; those of the last call of this thread, if it was as large."""
+        key = id(model), items, results, positions
+        if self._last.key != key:
+            self._last.key, self._last.room = key, kernel.make_room(model, items, results, positions)
+        return self._last.room
+
+    def numbers(self, count: int) -> Array:
+        """0, 1, …, count - 1: the rows of a state."""
+        if self._numbers is None or len(self._numbers) != count:
+            self._numbers = np.arange(count)
+        return self._numbers
+
+    def start(self, rows: int, sources: Sources | None = None) -> StackState:
+        """The state of empty texts, one for each of the sources if there are some."""
+        room = min(self.window, FIRST_PLACES)
+        pool = Pool(self.layers, self.attention_width, rows * FIRST_PLACES)
+        return StackState(self, pool, Rows.empty(rows, room), np.zeros(rows, np.int64), sources or NO_SOURCES)
+
+    def sources(self, pairs: Sequence[Array], count_A: Array) -> Sources:
+        """Encoded sources: for each layer their keys and values, N2HE, of all positions one after another."""
+        N, _, heads, width = pairs[0].shape
+        numbers = np.zeros((self.layers, 2, N, heads, self.head), np.float32)
+        for layer, pairs_N2HE in enumerate(pairs):
+            numbers[layer, ..., :width] = pairs_N2HE.swapaxes(0, 1)
+        longest = int(count_A.max(initial=0))
+        return Sources(numbers.reshape(self.layers, 2, N, -1), count_A.cumsum() - count_A, count_A, longest)
+
+
+def _pack(packer: Packer, part: Norm | Linear) -> list[int]:
+    """A part of a block as columns of `blocks`: two of a norm, one of a layer."""
+    if isinstance(part, Linear):
+        return [packer.linear(part.weight_XD, part.bias_X)]
+    return [packer.table(part.scale_D), packer.table(part.bias_D)]
+
+
+def pad_heads(values: Array, heads: int, width: int, padded: int) -> Array:
+    """Widen each head along the first axis with zeros, which change no score and no mixture."""
+    if width == padded:
+        return values
+    wide = np.zeros((heads, padded, *values.shape[1:]), np.float32)
+    wide[:, :width] = values.reshape(heads, width, *values.shape[1:])
+    return wide.reshape(heads * padded, *values.shape[1:])
+
+
+class Sources(NamedTuple):
+    """What the rows of a state attend to: each to `count_R` positions from `start_R` on, which rows may share."""
+
+    numbers: Array  # layers × 2 × N × X: keys and values
+    start_R: Array
+    count_R: Array
+    longest: int  # the largest number of positions
+
+    def select(self, rows_K: Array) -> Sources:
+        return Sources(self.numbers, self.start_R[rows_K], self.count_R[rows_K], self.longest)
+
+    def join(self, others: Sequence[Sources]) -> Sources:
+        parts = (self, *others)
+        firsts = np.cumsum([0, *(part.numbers.shape[2] for part in parts)])
+        start_R = np.concatenate([part.start_R + first for part, first in zip(parts, firsts, strict=False)])
+        numbers = np.concatenate([part.numbers for part in parts], 2)
+        count_R = np.concatenate([part.count_R for part in parts])
+        return Sources(numbers, start_R, count_R, max(part.longest for part in parts))
+
+    def arrays(self) -> tuple[Array, int, Array, Array, Array]:
+        """As the kernel takes them."""
+        count = self.numbers.shape[2]
+        return self.numbers.reshape(-1), count, np.arange(count, dtype=np.int32), self.start_R, self.count_R
+
+
+class StackState(TensorHolder):
+    """The texts that a stack has read: R rows, which may have different lengths."""
+
+    __slots__ = ("length_R", "longest", "pool", "rows", "sources", "stack")
+
+    def __init__(
+        self,
+        stack: CompiledStack,
+        pool: Pool,
+        rows: Rows,
+        length_R: Array,
+        sources: Sources,
+        longest: int | None = None,
+    ) -> None:
+        """`longest` is the largest of the lengths."""
+        self.stack, self.pool, self.rows, self.length_R, self.sources = stack, pool, rows, length_R, sources
+        self.longest = int(length_R.max(initial=0)) if longest is None else longest
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the engine knows the output layer."""
+        return self.stack.vocabulary is not None
+
+    # Reading
+
+    def log_probs(self, tokens_RT: Array, wanted: Wanted = "last") -> tuple[Array, StackState]:
+        """Append T tokens to each row -> log p of the next token after the last, RV, or after each, (R·T)V."""
+        assert self.stack.vocabulary is not None
+        return self._read(tokens_RT, wanted, self.stack.model, self.stack.vocabulary)
+
+    def features(self, tokens_RT: Array) -> tuple[Array, StackState]:
+        """Append T tokens to each row -> the features after each, (R·T)D."""
+        return self._read(tokens_RT, "all", self.stack.feature_model, self.stack.width)
+
+    def _read(self, tokens_RT: Array, wanted: Wanted, model: Any, width: int) -> tuple[Array, StackState]:
+        R, T = tokens_RT.shape
+        longest = self.longest + T
+        if longest > self.stack.window:
+            return self._slide(tokens_RT, wanted, model, width)
+        if T == 1:
+            row_R = self.stack.numbers(R)
+            results = np.empty((R, width), np.float32)
+            length_R = self.length_R + 1
+            return results, self._run(
+                model, row_R, self.length_R, tokens_RT.reshape(-1), length_R, longest, row_R, results
+            )
+        wanted_M = np.arange(R * T) if wanted == "all" else np.arange(T - 1, R * T, T)
+        results = np.empty((len(wanted_M), width), np.float32)
+        count_R = np.full(R, T)
+        return results, self._append(self.stack.numbers(R), count_R, tokens_RT.ravel(), model, wanted_M, results)
+
+    def _append(
+        self, row_K: Array, count_K: Array, token_N: Array, model: Any, wanted_M: Array, results: Array
+    ) -> StackState:
+        """Read `count_K` tokens of each of some rows, which must fit into the window -> the state after them."""
+        starts_K = count_K.cumsum() - count_K
+        position_N = np.arange(len(token_N)) - (starts_K - self.length_R[row_K]).repeat(count_K)
+        length_R = self.length_R.copy()
+        length_R[row_K] += count_K
+        longest = int(length_R.max())
+        return self._run(model, row_K.repeat(count_K), position_N, token_N, length_R, longest, wanted_M, results)
+
+    def _run(
+        self,
+        model: Any,
+        row_N: Array,
+        position_N: Array,
+        token_N: Array,
+        length_R: Array,
+        longest: int,
+        wanted_M: Array,
+        results: Array,
+    ) -> StackState:
+        """Read tokens at positions of rows, which then have the lengths `length_R`."""
+        pool, rows = self.pool, self.rows.with_room(self.length_R, longest)
+        if pool.used + len(row_N) > pool.capacity:
+            pool, rows = self._new_pool(len(row_N), longest)
+        first = pool.used
+        pool.used = first + len(row_N)
+        rows.filled_R = length_R
+        places, tokens, room = rows.places_RL.reshape(-1), rows.tokens_RL.reshape(-1), rows.places_RL.shape[1]
+        cache = pool.numbers, pool.capacity, first, places, tokens, room
+        items = row_N, position_N, token_N
+        memory = _NO_MEMORY if self.sources is NO_SOURCES else self.sources.arrays()
+        space = self.stack.room(model, len(row_N), len(wanted_M), room + self.sources.longest)
+        kernel.read_tokens(model, cache, memory, self.stack.embedding, items, wanted_M, results, space)
+        return StackState(self.stack, pool, rows, length_R, self.sources, longest)
+
+    def _new_pool(self, new: int, longest: int) -> tuple[Pool, Rows]:
+        """The rows with a pool of their own, which has room for `new` more places."""
+        pool, rows, _ = joined([(self.pool, self.rows, self.length_R)])
+        if pool.used + new > pool.capacity:
+            larger = Pool(pool.layers, pool.width, 2 * (pool.used + new))
+            larger.parts[:, :, : pool.used] = pool.parts[:, :, : pool.used]
+            larger.used, pool = pool.used, larger
+        return pool, rows.with_room(self.length_R, longest)
+
+    def _slide(self, tokens_RT: Array, wanted: Wanted, model: Any, width: int) -> tuple[Array, StackState]:
+        """Read more tokens than fit: where a window is full, a new one starts with its newer half."""
+        R, T = tokens_RT.shape
+        window = self.stack.window
+        results = np.empty((R, T, width), np.float32)
+        state, read_R = self, np.zeros(R, np.int64)
+        while (read_R < T).any():
+            fresh_R = (read_R < T) & (state.length_R == window)
+            kept = window // 2
+            if fresh_R.any():
+                state = state._restart(fresh_R, kept)
+            row_K = np.flatnonzero(read_R < T)
+            count_K = np.minimum(window - state.length_R[row_K], T - read_R[row_K])
+            columns = [np.arange(read, read + count) for read, count in zip(read_R[row_K], count_K, strict=True)]
+            token_N = np.concatenate([tokens_RT[row, column] for row, column in zip(row_K, columns, strict=True)])
+            part = np.empty((len(token_N), width), np.float32)
+            state = state._append(row_K, count_K, token_N, model, np.arange(len(token_N)), part)
+            results[row_K.repeat(count_K), np.concatenate(columns)] = part
+            read_R[row_K] += count_K
+        return results[:, -1] if wanted == "last" else results.reshape(R * T, width), state
+
+    def _restart(self, fresh_R: Array, kept: int) -> StackState:
+        """The state in which some rows, whose windows are full, have read only the last `kept` of their tokens."""
+        row_K = np.flatnonzero(fresh_R)
+        token_N = self.rows.tokens_RL[row_K, self.stack.window - kept : self.stack.window].ravel()
+        length_R = np.where(fresh_R, 0, self.length_R)
+        rows = self.rows.select(np.arange(len(length_R)), length_R)
+        state = StackState(self.stack, self.pool, rows, length_R, self.sources)
+        if not kept:
+            return state
+        none = np.empty((0, self.stack.width), np.float32)
+        return state._append(row_K, np.full(len(row_K), kept), token_N, self.stack.feature_model, _NOTHING, none)
+
+    # Changing
+
+    @property
+    def room(self) -> int:
+        """Tokens that fit into the window of every row."""
+        return self.stack.window - self.longest
+
+    def tokens(self) -> Array:
+        """The tokens in the window of each row, RL; the rows must have equal lengths."""
+        assert (self.length_R == self.longest).all()
+        return self.rows.tokens_RL[:, : self.longest].copy()
+
+    def remove_last(self, count: int) -> StackState:
+        """The state without the last `count` tokens of each row."""
+        return StackState(self.stack, self.pool, self.rows, self.length_R - count, self.sources)
+
+    def select(self, rows_K: Array) -> StackState:
+        """Row k of the result is row rows_K[k] of this state."""
+        length_K = self.length_R[rows_K]
+        sources = self.sources if self.sources is NO_SOURCES else self.sources.select(rows_K)
+        return StackState(self.stack, self.pool, self.rows.select(rows_K, length_K), length_K, sources)
+
+    def map_tensors(self, change: Callable[[Any], Any]) -> StackState:
+        return self.select(change(torch.arange(len(self.length_R))).numpy())
+
+    def form(self) -> Hashable:
+        """Texts of one stack can be joined, whatever their lengths."""
+        return "stack", id(self.stack)
+
+    def join(self, others: Sequence[StackState]) -> StackState:
+        joint = joined([(one.pool, one.rows, one.length_R) for one in (self, *others)])
+        sources = self.sources
+        if sources is not NO_SOURCES:
+            sources = sources.join([one.sources for one in others])
+        return StackState(self.stack, *joint, sources)
+
+
+_NOTHING = np.empty(0, np.int64)
+NO_SOURCES = Sources(np.empty((0, 2, 0, 0), np.float32), _NOTHING, _NOTHING, 0)
+"""Of a language model."""
+
+_NO_MEMORY = NO_SOURCES.arrays()

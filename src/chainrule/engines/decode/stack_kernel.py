@@ -1,0 +1,316 @@
+"""The layers of a Transformer decoder for some positions, in one compiled call.
+
+The N positions are new tokens of one or more rows, in any mixture: one token of each of many rows, many tokens of one.
+A layer computes keys and values of all of them before the first attends, so a token sees the earlier new tokens of its
+row. Vectors of the stream are D wide, rounded up to a multiple of LANES; those inside attention X = heads · width of a
+head, which is rounded up too.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from chainrule.engines.decode.attention import attend
+from chainrule.engines.decode.compiling import compiled, summing
+from chainrule.engines.decode.functions import ONE, ZERO, activate, exponential
+from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, add, aligned, apply_linear, rounded_up
+
+
+class Shape(IntEnum):
+    """Entries of `shape`."""
+
+    LAYERS = 0
+    WIDTH = 1  # of the stream
+    HEADS = 2
+    HEAD = 3  # width of a head, rounded up
+    ROTATED = 4  # width of a head as it is rotated
+    INNER = 5  # width of the feed-forward layer
+    ACTIVATION = 6  # index of ACTIVATIONS
+    PRE = 7  # 1: norms before each part, 0: after its sum
+    GATED = 8  # 1: a second projection multiplies the activations
+    RMS = 9  # 1: RMSNorm
+    COSINES = 10  # of rotary positions, in `floats`; -1: no rotation
+    SINES = 11
+    POSITIONS = 12  # the vectors that are added to embeddings, in `floats`; -1: none
+    NORM = 13  # the final norm, in `floats`; -1: none
+    NORM_BIAS = 14
+    OUTPUT = 15  # the output layer in `linears`; -1: features are wanted
+    DISTANCES = 16  # terms of the scores by head and distance, WINDOW for each head, in `floats`; -1: none
+    WINDOW = 17
+    SOURCE = 18  # 1: blocks attend to a source
+
+
+class Part(IntEnum):
+    """Columns of `blocks`: norms (scale and bias in `floats`, -1: none) and layers (index in `linears`)."""
+
+    NORM = 0
+    NORM_BIAS = 1
+    INTO = 2
+    OUT = 3
+    SOURCE_NORM = 4
+    SOURCE_NORM_BIAS = 5
+    QUERY = 6
+    SOURCE_OUT = 7
+    FEED_NORM = 8
+    FEED_NORM_BIAS = 9
+    WIDEN = 10
+    NARROW = 11
+
+
+# As plain numbers, which kernels can use:
+(LAYERS, WIDTH, HEADS, HEAD, ROTATED, INNER, ACTIVATION, PRE, GATED, RMS) = range(10)
+(COSINES, SINES, POSITIONS, FINAL_NORM, FINAL_NORM_BIAS, OUTPUT, DISTANCES, WINDOW, SOURCE) = range(10, 19)
+(NORM, NORM_BIAS, INTO, OUT, SOURCE_NORM, SOURCE_NORM_BIAS, QUERY, SOURCE_OUT) = range(8)
+(FEED_NORM, FEED_NORM_BIAS, WIDEN, NARROW) = range(8, 12)
+EMBEDDING_SCALE, SCORE_SCALE, EPSILON = range(3)
+"""Entries of `constants`."""
+
+STREAM, STRIDE = 0, 6
+"""Entries of `room`."""
+
+
+def make_room(model: Any, items: int, results: int, positions: int) -> tuple[Any, ...]:
+    """The arrays that a call needs for `items` tokens, `results` of which are wanted, and rows of `positions`."""
+    shape, _, blocks, (linears, *_) = model
+    stride, X = rounded_up(int(shape[WIDTH])), int(shape[HEADS] * shape[HEAD])
+    inner = int(linears[blocks[0, WIDEN], OUTPUTS])
+    words = 0 if shape[OUTPUT] < 0 else int(linears[shape[OUTPUT], OUTPUTS])
+    stream, inputs = aligned(items * stride), aligned(items * stride)
+    wide, mixed = aligned(items * max(inner, stride, 3 * X)), aligned(items * max(X, stride))
+    scores = aligned(int(shape[HEADS]) * rounded_up(positions))
+    bytes_ = aligned(items * (max(inner, stride, X) + 4), np.uint8), aligned(items)
+    return stream, inputs, wide, mixed, scores, bytes_, stride, aligned(results * words)
+
+
+@compiled
+def read_tokens(model, cache, memory, embedding, items, wanted_M, results, room):  # type: ignore[no-untyped-def]
+    """Read N tokens: write their keys and values into the pool, and the results of `wanted_M` of them.
+
+    model     (shape, constants, blocks, weights), with the weights of `linear.py`
+    cache     (pool, capacity, first, places, tokens, room): position p of row r lies in the place places[r · room + p]
+              of the pool, which has `capacity` places for each layer. The new ones, from `first` on, are entered there,
+              and the tokens in `tokens`.
+    memory    (numbers, capacity, places, start_R, count_R): row r attends to the positions start_R[r] … start_R[r] +
+              count_R[r] of the sources, whose keys and values lie in `numbers` as those of texts do in the pool
+    items     (row_N, position_N, token_N)
+    room      the arrays of a `Room`
+
+    Results are log-probabilities if the model has an output layer, and features otherwise.
+    """
+    shape, constants, blocks, weights = model
+    row_N, position_N, token_N = items
+    N = len(row_N)
+    inner = weights[LINEARS][blocks[0, WIDEN], OUTPUTS]
+    _enter(cache, items)
+    _embed(shape, constants, weights[FLOATS], embedding, position_N, token_N, room)
+    for number in range(shape[LAYERS]):
+        _attend_to_past(model, number, cache, items, room)
+        if shape[SOURCE]:
+            _attend_to_source(model, number, memory, items, room)
+        _feed_forward(model, number, N, inner, room)
+    _finish(model, wanted_M, results, room)
+
+
+@compiled
+def _enter(cache, items):  # type: ignore[no-untyped-def]
+    """Note the places and the tokens of the new positions."""
+    _, _, first, places, tokens, room = cache
+    row_N, position_N, token_N = items
+    for n in range(len(row_N)):
+        places[row_N[n] * room + position_N[n]] = first + n
+        tokens[row_N[n] * room + position_N[n]] = token_N[n]
+
+
+@compiled
+def _embed(shape, constants, floats, embedding, position_N, token_N, room):  # type: ignore[no-untyped-def]
+    stream, stride = room[STREAM], room[STRIDE]
+    D, scale = shape[WIDTH], constants[EMBEDDING_SCALE]
+    for n in range(len(token_N)):
+        at, out = token_N[n] * D, n * stride
+        for j in range(D):
+            stream[out + j] = scale * embedding[at + j]
+        for j in range(D, stride):
+            stream[out + j] = ZERO
+        if shape[POSITIONS] >= 0:
+            add(stream, out, floats, shape[POSITIONS] + position_N[n] * D, D)
+
+
+@compiled
+def _attend_to_past(model, number, cache, items, room):  # type: ignore[no-untyped-def]
+    """Self-attention of one layer."""
+    shape, constants, blocks, weights = model
+    pool, capacity, _, places, _, positions = cache
+    row_N, position_N, _ = items
+    _, inputs, wide, mixed, scores, bytes_, stride, _ = room
+    block, N, X = blocks[number], len(row_N), shape[HEADS] * shape[HEAD]
+    _before(model, block[NORM], block[NORM_BIAS], N, room)
+    apply_linear(weights, block[INTO], inputs, 0, stride, wide, 0, 3 * X, N, bytes_)
+    keys = number * capacity * 2 * X
+    values = keys + capacity * X
+    for n in range(N):
+        place = places[row_N[n] * positions + position_N[n]] * X
+        _rotate(shape, weights[FLOATS], wide, n * 3 * X, position_N[n])
+        _copy(wide, n * 3 * X + X, pool, keys + place, X)
+        _copy(wide, n * 3 * X + 2 * X, pool, values + place, X)
+    sizes = shape[HEADS], shape[HEAD], constants[SCORE_SCALE]
+    terms = weights[FLOATS], shape[DISTANCES], shape[WINDOW]
+    for n in range(N):
+        positions_at, count = row_N[n] * positions, position_N[n] + 1
+        lines = pool, keys, values, X, places, positions_at, count
+        attend(wide, n * 3 * X, lines, sizes, terms, scores, mixed, n * X)
+    _after(model, block[OUT], block[NORM], block[NORM_BIAS], mixed, X, wide, N, room)
+
+
+@compiled
+def _attend_to_source(model, number, memory, items, room):  # type: ignore[no-untyped-def]
+    """Attention of one layer to the source."""
+    shape, constants, blocks, weights = model
+    numbers, capacity, places, start_R, count_R = memory
+    row_N = items[0]
+    _, inputs, wide, mixed, scores, bytes_, stride, _ = room
+    block, N, X = blocks[number], len(row_N), shape[HEADS] * shape[HEAD]
+    _before(model, block[SOURCE_NORM], block[SOURCE_NORM_BIAS], N, room)
+    apply_linear(weights, block[QUERY], inputs, 0, stride, wide, 0, X, N, bytes_)
+    keys = number * capacity * 2 * X
+    values = keys + capacity * X
+    sizes, terms = (shape[HEADS], shape[HEAD], constants[SCORE_SCALE]), (weights[FLOATS], -1, 0)
+    for n in range(N):
+        lines = numbers, keys, values, X, places, start_R[row_N[n]], count_R[row_N[n]]
+        attend(wide, n * X, lines, sizes, terms, scores, mixed, n * X)
+    _after(model, block[SOURCE_OUT], block[SOURCE_NORM], block[SOURCE_NORM_BIAS], mixed, X, wide, N, room)
+
+
+@compiled
+def _feed_forward(model, number, N, inner, room):  # type: ignore[no-untyped-def]
+    shape, _, blocks, weights = model
+    _, inputs, wide, mixed, _, bytes_, stride, _ = room
+    block = blocks[number]
+    _before(model, block[FEED_NORM], block[FEED_NORM_BIAS], N, room)
+    apply_linear(weights, block[WIDEN], inputs, 0, stride, wide, 0, inner, N, bytes_)
+    if shape[GATED]:
+        for n in range(N):
+            at, gate = n * inner, n * inner + shape[INNER]
+            activate(shape[ACTIVATION], wide, at, shape[INNER])
+            for j in range(shape[INNER]):
+                wide[at + j] *= wide[gate + j]
+    else:
+        activate(shape[ACTIVATION], wide, 0, N * inner)
+    _after(model, block[NARROW], block[FEED_NORM], block[FEED_NORM_BIAS], wide, inner, mixed, N, room)
+
+
+@compiled
+def _before(model, norm, bias, N, room):  # type: ignore[no-untyped-def]
+    """Set the inputs of a part: the normalised stream, or the stream itself if norms come after."""
+    shape, constants, _, weights = model
+    stream, inputs, _, _, _, _, stride, _ = room
+    if not shape[PRE]:
+        _copy(stream, 0, inputs, 0, N * stride)
+        return
+    for n in range(N):
+        normalise(shape, constants, weights[FLOATS], norm, bias, stream, n * stride, inputs, n * stride)
+
+
+@compiled
+def _after(model, layer, norm, bias, values, step, out, N, room):  # type: ignore[no-untyped-def]
+    """Add the last product of a part to the stream, and normalise the sum if norms come after."""
+    shape, constants, _, weights = model
+    stream, _, _, _, _, bytes_, stride, _ = room
+    apply_linear(weights, layer, values, 0, step, out, 0, stride, N, bytes_)
+    add(stream, 0, out, 0, N * stride)
+    if not shape[PRE]:
+        for n in range(N):
+            normalise(shape, constants, weights[FLOATS], norm, bias, stream, n * stride, stream, n * stride)
+
+
+@compiled
+def normalise(shape, constants, floats, scale_at, bias_at, values, at, out, out_at):  # type: ignore[no-untyped-def]
+    """LayerNorm or RMSNorm of one vector."""
+    D = shape[WIDTH]
+    mean = ZERO if shape[RMS] else _sum(values, at, D) / np.float32(D)
+    factor = ONE / np.sqrt(_square_sum(values, at, D, mean) / np.float32(D) + constants[EPSILON])
+    for j in range(D):
+        out[out_at + j] = (values[at + j] - mean) * factor * floats[scale_at + j]
+    if bias_at >= 0:
+        add(out, out_at, floats, bias_at, D)
+
+
+@summing
+def _sum(values, at, count):  # type: ignore[no-untyped-def]
+    total = ZERO
+    for j in range(at, at + count):
+        total += values[j]
+    return total
+
+
+@summing
+def _square_sum(values, at, count, mean):  # type: ignore[no-untyped-def]
+    total = ZERO
+    for j in range(at, at + count):
+        total += (values[j] - mean) * (values[j] - mean)
+    return total
+
+
+@summing
+def _exponential_sum(scores, at, count, top):  # type: ignore[no-untyped-def]
+    total = ZERO
+    for j in range(at, at + count):
+        total += exponential(scores[j] - top)
+    return total
+
+
+@compiled
+def _rotate(shape, floats, parts, at, position):  # type: ignore[no-untyped-def]
+    """Rotate query and key of a token, which lie side by side, by its position."""
+    if shape[COSINES] < 0:
+        return
+    half = shape[ROTATED] // 2
+    cosines, sines = shape[COSINES] + position * half, shape[SINES] + position * half
+    for head in range(2 * shape[HEADS]):
+        low = at + head * shape[HEAD]
+        for j in range(half):
+            a, b = parts[low + j], parts[low + half + j]
+            parts[low + j] = a * floats[cosines + j] - b * floats[sines + j]
+            parts[low + half + j] = b * floats[cosines + j] + a * floats[sines + j]
+
+
+@compiled
+def _copy(values, at, out, out_at, count):  # type: ignore[no-untyped-def]
+    for j in range(count):
+        out[out_at + j] = values[at + j]
+
+
+@compiled
+def _finish(model, wanted_M, results, room):  # type: ignore[no-untyped-def]
+    """Final norm and output layer of the wanted positions."""
+    shape, constants, _, weights = model
+    stream, inputs, _, _, _, bytes_, stride, logits = room
+    M, D = len(wanted_M), shape[WIDTH]
+    norm, bias = shape[FINAL_NORM], shape[FINAL_NORM_BIAS]
+    for m in range(M):
+        if norm >= 0:
+            at = wanted_M[m] * stride
+            normalise(shape, constants, weights[FLOATS], norm, bias, stream, at, inputs, m * stride)
+        else:
+            _copy(stream, wanted_M[m] * stride, inputs, m * stride, D)
+    if shape[OUTPUT] < 0:
+        for m in range(M):
+            _copy(inputs, m * stride, results[m], 0, D)
+        return
+    width = weights[LINEARS][shape[OUTPUT], OUTPUTS]
+    apply_linear(weights, shape[OUTPUT], inputs, 0, stride, logits, 0, width, M, bytes_)
+    for m in range(M):
+        log_softmax(logits, m * width, results[m])
+
+
+@compiled
+def log_softmax(scores, at, results):  # type: ignore[no-untyped-def]
+    """The logarithms of normalised exponentials of len(results) scores."""
+    top = scores[at]
+    for j in range(1, len(results)):
+        top = max(top, scores[at + j])
+    shift = top + np.log(_exponential_sum(scores, at, len(results), top))
+    for j in range(len(results)):
+        results[j] = scores[at + j] - shift

@@ -1,0 +1,73 @@
+"""The parameters of a Transformer decoder as arrays: what a model hands to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """weight · x + bias."""
+
+    weight_XD: Array
+    bias_X: Array | None = None
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The parameters of a norm."""
+
+    scale_D: Array
+    bias_D: Array | None = None
+
+
+@dataclass(frozen=True)
+class SourceWeights:
+    """The parameters of the attention of a block to a source, except those that make its keys and values."""
+
+    norm: Norm
+    query: Linear
+    out: Linear
+
+
+@dataclass(frozen=True)
+class BlockWeights:
+    """The parameters of one block."""
+
+    norm: Norm
+    into: Linear  # queries, keys and values side by side
+    out: Linear
+    feed_norm: Norm
+    widen: Linear  # gated: the projection that is activated, then the gate
+    narrow: Linear
+    source: SourceWeights | None = None
+
+
+@dataclass(frozen=True)
+class StackWeights:
+    """The shape and parameters of a Transformer decoder: what a model hands to the engine."""
+
+    blocks: Sequence[BlockWeights]
+    embedding_VD: Array
+    heads: int
+    head_width: int
+    window: int
+    activation: str
+    score_scale: float
+    eps: float
+    norm: Norm | None = None
+    pre: bool = True
+    rms: bool = False
+    embedding_scale: float = 1.0
+    positions_LD: Array | None = None
+    cosines_LE: Array | None = None  # rotary positions: of each position and pair of components
+    sines_LE: Array | None = None
+    distances_HL: Array | None = None  # relative positions: terms of the scores by head and distance
+    gated: bool = False
+    output: Linear | None = None  # words as w·h + b; None: the engine gives features

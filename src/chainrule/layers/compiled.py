@@ -1,0 +1,142 @@
+"""The parameters of layers in the form that the decoding engine takes, and when they are packed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chainrule.base.kernels import inference_kernel_supports
+from chainrule.engines.decode.stack import CompiledStack, Precision, StackState, Wanted
+from chainrule.engines.decode.weights import BlockWeights, Linear, Norm, SourceWeights, StackWeights
+from chainrule.layers.blocks import Block
+from chainrule.layers.transformer_stack import TransformerStack
+
+Array = np.ndarray[Any, Any]
+
+
+class PackedModel:
+    """The compiled form of a model; packed when it is first used, and again after its parameters have changed.
+
+    Changes in place are counted by torch, except those that another process makes in shared memory. So a model also
+    forgets its compiled form when its mode changes, as it does before and after every validation of a training.
+    """
+
+    def __init__(self) -> None:
+        self._stack: CompiledStack | None = None
+        self._packed: tuple[Any, ...] = ()
+
+    def forget(self) -> None:
+        """Pack again before the next use."""
+        self._stack, self._packed = None, ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedModel:
+        return PackedModel()  # a copy of a model has parameters of its own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedModel, ()
+
+    def stack(
+        self, model: nn.Module, precision: Precision, weights: Callable[[], StackWeights | None]
+    ) -> CompiledStack | None:
+        """The engine of the model as it is now; None: it is computed by torch."""
+        first = next(model.parameters())
+        if model.training or not inference_kernel_supports(first):
+            return None
+        state = precision, first.data_ptr(), sum(map(_version, model.parameters()))
+        if state != self._packed:
+            described = weights()
+            self._stack = None if described is None else CompiledStack(described, precision)
+            self._packed = state
+        return self._stack
+
+
+def predict(state: StackState, tokens_BT: Tensor, wanted: Wanted) -> tuple[Tensor, StackState]:
+    """log p of the next token after the last of T tokens, BV, or after each, BTV, and the state after them."""
+    log_probs, after = state.log_probs(tokens_BT.numpy(), wanted)
+    found = torch.from_numpy(log_probs)
+    return (found if wanted == "last" else found.view(*tokens_BT.shape, -1)), after
+
+
+def read_features(state: StackState, tokens_BT: Tensor) -> tuple[Tensor, StackState]:
+    """The features after each of T tokens, BTD, and the state after them."""
+    features_ND, after = state.features(tokens_BT.numpy())
+    return torch.from_numpy(features_ND).view(*tokens_BT.shape, -1), after
+
+
+def _version(parameter: Tensor) -> int:
+    """A number that grows when the parameter is changed in place."""
+    return 0 if parameter.is_inference() else parameter._version
+
+
+def stack_weights(
+    stack: TransformerStack,
+    embedding: nn.Embedding,
+    window: int,
+    output: Linear | None,
+    distances_HL: Tensor | None = None,
+) -> StackWeights | None:
+    """The parameters of a stack of blocks; None: the engine does not compute blocks of this kind."""
+    if not all(block.compilable for block in stack.block_list):
+        return None
+    shape, rotary = stack.block_list[0].shape, stack.block_list[0].rotary
+    head_width = shape.attention_width // shape.heads
+    half = head_width // 2
+    return StackWeights(
+        blocks=[_block_weights(block) for block in stack.block_list],
+        embedding_VD=_array(embedding.weight),
+        heads=shape.heads,
+        head_width=head_width,
+        window=window,
+        activation=shape.activation,
+        score_scale=head_width**-0.5 if shape.scale is None else shape.scale,
+        eps=shape.eps,
+        norm=norm_weights(stack.norm) if shape.pre else None,
+        pre=shape.pre,
+        rms=shape.norm == "rms",
+        embedding_scale=stack.scale,
+        positions_LD=None if stack.positions is None else _array(stack.positions.table_CD),
+        cosines_LE=None if rotary is None else _array(rotary.cos_CE)[:, :half],
+        sines_LE=None if rotary is None else _array(rotary.sin_CE)[:, half:],
+        distances_HL=None if distances_HL is None else _array(distances_HL),
+        gated=shape.gated,
+        output=output,
+    )
+
+
+def _block_weights(block: Block) -> BlockWeights:
+    return BlockWeights(
+        norm=norm_weights(block.norm_attention),
+        into=linear_weights(block.project_in),
+        out=linear_weights(block.project_out),
+        feed_norm=norm_weights(block.norm_feedforward),
+        widen=linear_weights(block.widen),
+        narrow=linear_weights(block.narrow),
+        source=_source_weights(block) if block.reads_source else None,
+    )
+
+
+def _source_weights(block: Block) -> SourceWeights:
+    return SourceWeights(
+        norm_weights(block.norm_source), linear_weights(block.project_query), linear_weights(block.project_source)
+    )
+
+
+def linear_weights(layer: nn.Linear) -> Linear:
+    """The parameters of a linear layer."""
+    return Linear(_array(layer.weight), None if layer.bias is None else _array(layer.bias))
+
+
+def norm_weights(norm: nn.Module) -> Norm:
+    """The parameters of a LayerNorm or RMSNorm."""
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    return Norm(_array(norm.weight), None if bias is None else _array(bias))
+
+
+def _array(parameter: Tensor) -> Array:
+    array: Array = parameter.detach().numpy()
+    return array

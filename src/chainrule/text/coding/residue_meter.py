@@ -1,0 +1,120 @@
+"""The bits of the residue of a text, computed from counts without a coder (see `residue.py` and `adaptive.py`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from chainrule.text.coding.residue import COUNT_BYTES, Frame, Models, UnitSplitter, unknown_parts
+from chainrule.text.tokenizers.base import Ids, Tokenizer
+from chainrule.text.tokenizers.vocabulary import UNK_PIECE, VocabularyTokenizer
+from chainrule.text.tokenizers.word import WordTokenizer
+
+ODD_SPACES = "\t\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+MOST_UNSPELLED = 4096
+"""Texts that a meter keeps to compute their bits together."""
+
+
+class ResidueMeter:
+    """Counts the bits that a `ResidueWriter` would write, and the unknown tokens that are not a literal `<unk>`."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.oov = 0
+        self._tokenizer = tokenizer
+        self._models = Models(tokenizer)
+        self._units = UnitSplitter(tokenizer.eos)
+        self._tail = ""  # the unfinished line at the end of the last block
+        self._spelled = 0.0  # bits
+        self._unspelled: list[str] = []  # texts whose bits are not in it yet: many at once are faster
+
+    @property
+    def bits(self) -> float:
+        """The bits of everything added so far; complete after `finish`."""
+        self._spell_all()
+        return self._models.bits + self._spelled
+
+    def add(self, block: str, ids: Ids) -> None:
+        """Add a block of the text, and its ids as returned by `encode_block`."""
+        tokenizer = self._tokenizer
+        if tokenizer.residue_kind == "lines":
+            self.oov += int(np.count_nonzero(ids == tokenizer.unk)) if tokenizer.unk is not None else 0
+            for text, line_ids, more in self._units.add(block, ids):
+                self._count_line(text, line_ids, more)
+        elif isinstance(tokenizer, VocabularyTokenizer) and (ids == tokenizer.unk).any():
+            self._count_unknowns(tokenizer, block, ids)
+        if isinstance(tokenizer, WordTokenizer):
+            self._count_spacing(tokenizer, block)
+
+    def finish(self) -> None:
+        """End the text."""
+        if self._tokenizer.residue_kind == "lines":
+            self._count_line(*self._units.finish())
+        elif isinstance(self._tokenizer, WordTokenizer):
+            self._count_frame(self._tokenizer, self._tail, more=False)
+            self._tail = ""
+
+    def _count_unknowns(self, tokenizer: VocabularyTokenizer, block: str, ids: Ids) -> None:
+        unknown = unknown_parts(tokenizer, block, ids)
+        words = [part for part in unknown if part != UNK_PIECE]
+        self.oov += len(words)
+        self._models.literal.add(True, len(unknown) - len(words))
+        self._models.literal.add(False, len(words))
+        self._spell(words)
+
+    def _count_spacing(self, tokenizer: WordTokenizer, block: str) -> None:
+        if self._tail.strip():
+            self._count_frame(tokenizer, self._tail, more=True)
+            self._tail = ""
+        text = self._tail + block
+        *lines, self._tail = text.split("\n")
+        only_spaces = not any(space in text for space in ODD_SPACES)
+        # Most lines are words with single spaces between them: their frames are only counted.
+        frames: Counter[tuple[int, int]] = Counter()  # by spaces before the first word and after the last
+        if only_spaces:
+            plain = len(lines)
+            lines = [line for line in lines if not line or line[0] == " " or line[-1] == " " or "  " in line]
+            frames[0, 0] = plain - len(lines)
+        for line in lines:
+            core = line.strip(" ")
+            if core and ("  " not in core if only_spaces else core == " ".join(core.split())):
+                lead = 0 if line[0] != " " else len(line) - len(line.lstrip(" "))
+                frames[lead, len(line) - len(core) - lead] += 1
+            else:
+                self._count_frame(tokenizer, line, more=False)
+        for (lead, trail), times in frames.items():
+            new = self._models.full.add(Frame(" " * lead, True, " " * trail), times)
+            self._spelled += 2 * new
+            self._spell([" " * lead, " " * trail] * new)
+
+    def _count_frame(self, tokenizer: WordTokenizer, text: str, more: bool) -> None:
+        lead, inner, trail = tokenizer.spacing(text)
+        frames = self._models.frames(len(text.strip()))
+        if frames.add(Frame(lead, inner is None, trail, more)):
+            self._spelled += 2
+            self._spell([lead, trail])
+        self._spelled += 8 * COUNT_BYTES * more
+        for gap, times in Counter(inner or ()).items():
+            self._spell([gap] * self._models.gaps.add(gap, times))
+
+    def _count_line(self, text: str, ids: list[int], more: bool) -> None:
+        regular = self._tokenizer.decode(ids) == text
+        if self._models.frames(len(ids)).add(Frame(regular=regular, more=more)):
+            self._spelled += 2
+            self._spell(["", ""])
+        self._spelled += 8 * COUNT_BYTES * more
+        if not regular:
+            self._spell([text])
+
+    def _spell(self, texts: Sequence[str]) -> None:
+        self._unspelled += texts
+        if len(self._unspelled) > MOST_UNSPELLED:
+            self._spell_all()
+
+    def _spell_all(self) -> None:
+        if self._unspelled:
+            self._spelled += float(self._tokenizer.speller.bits_of([text.encode() for text in self._unspelled]).sum())
+            self._unspelled = []

@@ -1,0 +1,95 @@
+"""Weights, gradients and optimiser states divided among the processes, for models that one device cannot train.
+
+FSDP2 (`fully_shard`; Zhao et al., "PyTorch FSDP", 2023): every process holds a part of each parameter and of what
+belongs to it. The forward and the backward pass gather the parameters of a part of the model when it computes, and the
+gradients are summed into the parts. Names and shapes are those of the whole model, so a run and its checkpoints are the
+same as without sharding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from chainrule.base.parameters import ShardUnit
+from chainrule.base.processes import Processes
+from chainrule.checkpoint.build import WeightsError, load_weights, weights_of
+from chainrule.training.gradient_buckets import GradientBuckets
+from chainrule.training.placement import Placement
+
+
+class ShardedPlacement(Placement):
+    """Every process holds a part of each weight."""
+
+    keeps_whole = False
+
+    def prepare(self, model: nn.Module, processes: Processes, device: torch.device) -> None:
+        processes.broadcast(model.state_dict().values())
+        self._names = list(weights_of(model))  # while tied weights are still recognised
+        self._device = device
+        # Calls of a divided model by one process alone would wait for the others, so validation uses a whole copy.
+        self._copy = copy.deepcopy(model).cpu() if processes.is_main else None
+        mesh = init_device_mesh(device.type, (processes.world,))
+        for unit in [unit for unit in model.modules() if isinstance(unit, ShardUnit)]:
+            fully_shard(unit, mesh=mesh)
+            unit.register_forward_pre_hook(lambda unit, inputs: unit.bind())  # after the hook that gathers
+        fully_shard(model, mesh=mesh, reshard_after_forward=False)  # the output layer computes after the forward pass
+        for part in _parts(model):
+            part.set_gradient_divide_factor(1.0)  # gradients are sums, and are divided by the number of targets later
+            part.set_force_sum_reduction_for_comms(True)  # gloo has no other
+
+    def synchronise(self, model: nn.Module, processes: Processes) -> None:
+        """Nothing to do: a resumed training read the same file in all processes."""
+
+    def buckets(self, parameters: list[nn.Parameter], processes: Processes) -> GradientBuckets | None:
+        return None
+
+    @contextmanager
+    def using(self, model: nn.Module) -> Iterator[nn.Module]:
+        weights = self.weights(model)
+        if self._copy is None:
+            yield model
+            return
+        load_weights(self._copy, weights)
+        yield self._copy.to(self._device).eval()
+        self._copy.cpu()
+
+    def weights(self, model: nn.Module) -> dict[str, Tensor]:
+        own = model.state_dict()
+        return self.whole({name: own[name] for name in self._names})
+
+    @torch.no_grad()
+    def load(self, model: nn.Module, weights: dict[str, Tensor]) -> None:
+        own = model.state_dict()
+        if set(weights) != set(self._names) or any(weights[name].shape != own[name].shape for name in weights):
+            raise WeightsError("the weights do not fit the model of config.toml; its files come from different runs")
+        for name, tensor in weights.items():
+            own[name].copy_(self.like(tensor, own[name]))
+
+    def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: _gathered(tensor) for name, tensor in tensors.items()}
+
+    def like(self, tensor: Tensor, own: Tensor) -> Tensor:
+        if not isinstance(own, DTensor) or tensor.shape != own.shape:
+            return tensor
+        return distribute_tensor(tensor.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
+
+    def clip(self, parameters: list[nn.Parameter], limit: float, norm: Tensor) -> None:
+        if (factor := limit / (float(norm) + 1e-6)) < 1.0:
+            torch._foreach_mul_([one.grad for one in parameters if one.grad is not None], factor)
+
+
+def _parts(model: nn.Module) -> list[Any]:
+    return [part for part in model.modules() if isinstance(part, FSDPModule)]
+
+
+def _gathered(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor().detach().contiguous().cpu() if isinstance(tensor, DTensor) else tensor
