@@ -33,7 +33,7 @@ from chainrule.experiments.compare import Contender, Row, parse_contenders
 from chainrule.experiments.mix import MixtureRecipe
 from chainrule.experiments.speed_quality import read_recipe
 from chainrule.interop.formats import export
-from chainrule.models.language_model import LanguageModelConfig
+from chainrule.models.feature_layer import LanguageModelConfig
 from chainrule.registry import MODELS, OBJECTIVES, OUTPUTS, TOKENIZERS
 from chainrule.text.samples.texts import english_text
 from chainrule.training.fit import fit

@@ -33,7 +33,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
+from chainrule.models.language_model import language_model
 from chainrule.types import Preferences
 
 

@@ -23,7 +23,8 @@ from chainrule.layers.attention.linear import Decay, LinearState, attend_linearl
 from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.blocks import Block, BlockShape, check_heads
 from chainrule.layers.transformer_stack import TransformerStack, initialise
-from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
+from chainrule.models.language_model import language_model
 from chainrule.models.seq2seq_transformer import Seq2SeqTransformer, Seq2SeqTransformerConfig
 from chainrule.registry import MODELS
 from chainrule.types import Preferences, State

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from chainrule.layers.attention.dot_product import causal_mask, causal_weights
 from chainrule.layers.attention.kv_cache import KeyValueCache
-from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
+from chainrule.models.language_model import language_model
 from chainrule.types import State
 
 

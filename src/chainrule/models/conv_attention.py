@@ -21,7 +21,8 @@ from chainrule.errors import ConfigError
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.layers.attention.self_attention import CausalSelfAttention
 from chainrule.layers.dropout import drop
-from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
+from chainrule.models.language_model import language_model
 from chainrule.types import Preferences
 
 

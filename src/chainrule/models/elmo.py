@@ -26,7 +26,8 @@ from chainrule.layers.dropout import word_mask
 from chainrule.layers.encoders.char_convolution import CharacterShape, CharConvolution
 from chainrule.layers.encoders.elmo import ElmoEncoder, ElmoShape
 from chainrule.layers.encoders.elmo import State as DirectionState
-from chainrule.models.language_model import LanguageModel, LanguageModelConfig, Prefix
+from chainrule.models.feature_layer import LanguageModelConfig
+from chainrule.models.language_model import LanguageModel, Prefix
 from chainrule.registry import MODELS
 from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary
 

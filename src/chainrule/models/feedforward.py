@@ -14,7 +14,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.layers.dropout import drop
-from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
+from chainrule.models.language_model import language_model
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 

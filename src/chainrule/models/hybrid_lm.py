@@ -26,6 +26,7 @@ from torch.nn import functional
 from chainrule.layers.nonautoregressive.allocation import AllocationSource
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens
 from chainrule.layers.outputs.mixed import MixedOutput
+from chainrule.models.feature_layer import LanguageModelConfig
 from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions
 from chainrule.models.hybrid_state import (
     BlockState,
@@ -35,7 +36,7 @@ from chainrule.models.hybrid_state import (
     ParallelSource,
     slice_positions,
 )
-from chainrule.models.language_model import LanguageModel, LanguageModelConfig, Prefix
+from chainrule.models.language_model import LanguageModel, Prefix
 from chainrule.models.pretrained_encoder import PretrainedFields, make_pretrained
 from chainrule.registry import MODELS
 from chainrule.types import Batch, OutputChoice, Outputs, Preferences, Source, Vocabulary

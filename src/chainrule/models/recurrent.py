@@ -20,7 +20,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.layers.recurrent.stack import Recurrence
-from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
+from chainrule.models.language_model import language_model
 from chainrule.types import State
 
 

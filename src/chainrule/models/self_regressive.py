@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from chainrule.layers.outputs.base import weighted_sum
 from chainrule.layers.recurrent.stack import Recurrence
-from chainrule.models.language_model import FeatureLayer, LanguageModel, LanguageModelConfig, Prefix
+from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
+from chainrule.models.language_model import LanguageModel, Prefix
 from chainrule.registry import MODELS
 from chainrule.types import Batch, Outputs, State
 

@@ -20,7 +20,8 @@ from chainrule.layers.blocks import BlockShape, check_heads
 from chainrule.layers.compiled import stack_weights
 from chainrule.layers.encoders.transformer import TransformerShape
 from chainrule.layers.transformer_stack import TransformerStack, initialise
-from chainrule.models.language_model import FeatureLayer, LanguageModelConfig, language_model
+from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
+from chainrule.models.language_model import language_model
 from chainrule.types import Preferences
 
 
