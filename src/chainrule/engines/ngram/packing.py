@@ -45,9 +45,7 @@ def _unpruned(trie: Trie, thresholds: list[int], pool: ArrayPool) -> Array:
 
 def _renumber(starts: Array, first_Y: Array, keep_J: Array, pool: ArrayPool) -> tuple[Array, Array]:
     """Levels and first children after pruning. No node is kept whose parent is pruned."""
-    before_J = pool.empty(len(keep_J) + 1, np.int64)
-    before_J[0] = 0
-    np.cumsum(keep_J, dtype=np.int64, out=before_J[1:])
+    before_J = pool.sums(keep_J, np.int64)
     kept = pool.selected(first_Y[:-1], keep_J[: len(first_Y) - 1])
     first = pool.empty(len(kept) + 1, np.uint32)
     for piece in pieces(len(kept)):
@@ -133,8 +131,7 @@ def _quantise(values: Array, starts: Array, pool: ArrayPool) -> tuple[Array, Arr
         tables[k, : len(table)] = table
         borders = (table[1:] + table[:-1]) / 2
         for piece in pieces(len(level)):
-            found = np.clip(np.searchsorted(borders, level[piece]), 0, len(table) - 1)
-            codes[begin + piece.start : begin + piece.stop] = found
+            codes[begin + piece.start : begin + piece.stop] = np.searchsorted(borders, level[piece])
     return codes, tables.reshape(-1)
 
 
@@ -143,18 +140,23 @@ def _bins(ordered: Array, pool: ArrayPool) -> Array:
     distinct = _distinct(ordered, BINS)
     if distinct is not None:
         return distinct
-    exact = [value for value in (-np.inf, 0.0) if value in ordered[np.searchsorted(ordered, value) :][:1]]
+    exact = [value for value in (-np.inf, 0.0) if value in ordered[places_below(ordered, np.array([value]))[0] :][:1]]
     inner = pool.selected(ordered, pool.computed(len(ordered), bool, lambda piece: _is_inner(ordered[piece])))
-    sums = pool.empty(len(inner) + 1, np.float64)
-    sums[0] = 0.0
-    np.cumsum(inner, dtype=np.float64, out=sums[1:])
+    sums = pool.sums(inner, np.float64)
     centres = np.linspace(inner[0], inner[-1], BINS - len(exact), dtype=np.float64)
     for _ in range(LLOYD_ROUNDS):
-        cuts = np.searchsorted(inner, (centres[1:] + centres[:-1]) / 2)
+        cuts = places_below(inner, (centres[1:] + centres[:-1]) / 2)
         begins, ends = np.concatenate([[0], cuts]), np.append(cuts, len(inner))
         used = ends > begins
         centres[used] = (sums[ends[used]] - sums[begins[used]]) / (ends[used] - begins[used])
     return np.unique(np.array([*exact, *centres], np.float32))
+
+
+def places_below(ordered: Array, limits: Array) -> Array:
+    """The number of sorted values below each limit. `searchsorted` would copy all values for limits of another type."""
+    rounded = limits.astype(ordered.dtype)
+    rounded = np.where(rounded < limits, np.nextafter(rounded, np.inf, dtype=ordered.dtype), rounded)  # rounded up
+    return np.searchsorted(ordered, rounded)
 
 
 def _is_inner(values: Array) -> Array:

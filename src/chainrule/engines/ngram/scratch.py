@@ -58,6 +58,16 @@ class ArrayPool:
             used += len(kept)
         return result
 
+    def sums(self, values: Array, dtype: Any) -> Array:
+        """The sums of the first 0, 1, 2, … values. `np.cumsum` alone would convert a copy of all values."""
+        array = self.empty(len(values) + 1, dtype)
+        array[0] = 0
+        for piece in pieces(len(values)):
+            part = values[piece].astype(dtype)
+            part[:1] += array[piece.start]
+            np.cumsum(part, out=array[piece.start + 1 : piece.stop + 1])
+        return array
+
     def release(self) -> None:
         """Release the memory behind mapped files; data that is used again is read again. Call it between stages."""
         if hasattr(mmap, "MADV_DONTNEED"):
