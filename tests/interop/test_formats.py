@@ -14,13 +14,21 @@ from chainrule.interop.ctranslate2.runs import CTRANSLATE2
 from chainrule.interop.formats import FORMATS, detect_format, export, import_run
 from chainrule.interop.huggingface.runs import BY_MODEL, BY_MODEL_TYPE, HUGGING_FACE
 from chainrule.interop.onnx.runs import ONNX
+from chainrule.interop.run_copies import RUN_COPY
 from chainrule.interop.word2vec import WORD2VEC
 from chainrule.registry import MODELS, OUTPUTS
 from chainrule.types import Vocabulary
 
 
 def test_the_formats_are_registered_by_name() -> None:
-    assert FORMATS == {"arpa": ARPA, "hf": HUGGING_FACE, "word2vec": WORD2VEC, "ctranslate2": CTRANSLATE2, "onnx": ONNX}
+    assert FORMATS == {
+        "arpa": ARPA,
+        "hf": HUGGING_FACE,
+        "word2vec": WORD2VEC,
+        "ctranslate2": CTRANSLATE2,
+        "onnx": ONNX,
+        "run": RUN_COPY,
+    }
     assert all(known.name == name and known.summary for name, known in FORMATS.items())
 
 
@@ -67,7 +75,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         export(tmp_path / "run", tmp_path / "file", to="arpaa")
     assert (
-        str(caught.value) == "unknown format 'arpaa': did you mean 'arpa'? Known: arpa, ctranslate2, hf, onnx, word2vec"
+        str(caught.value) == "unknown format 'arpaa': did you mean 'arpa'? Known: arpa, ctranslate2, hf, onnx, run, word2vec"
     )
 
 

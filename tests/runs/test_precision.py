@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import chainrule as cr
-from chainrule.errors import ConfigError
+from chainrule.errors import ConfigError, RunError
 from commands import chainrule
 
 TEXT = "the cat sat on the mat. the dog sat on the log. " * 40 + "\n"
@@ -73,3 +73,71 @@ def test_what_has_no_matrices_refuses_it(runs: dict[str, Path]) -> None:
         cr.load(runs["ngram"], precision="int8")
     with pytest.raises(ConfigError, match="--precision is 'int4'; expected float32 or int8"):
         cr.load(runs["transformer"], precision="int4")
+
+
+# Saved with 8 bits
+
+
+@pytest.mark.parametrize("model", ["transformer", "lstm"])
+def test_an_exported_run_has_8_bit_weights_and_the_same_numbers(
+    runs: dict[str, Path], text: Path, model: str, tmp_path: Path
+) -> None:
+    small = tmp_path / "small"
+    done = json.loads(
+        chainrule("export", str(runs[model]), str(small), "--to", "run", "--quantize", "int8", "--json").out
+    )
+    before, after = (folder / "model.safetensors" for folder in (runs[model], small))
+    assert done["format"] == "run"
+    assert after.stat().st_size < 0.4 * before.stat().st_size
+    assert not (small / "training").exists()
+    stored, rounded = cr.load(small), cr.load(runs[model], precision="int8")
+    assert stored.precision == "int8"
+    assert stored.evaluate(text).bits_per_byte == pytest.approx(rounded.evaluate(text).bits_per_byte, rel=1e-6)
+    found = json.loads(chainrule("eval", str(small), str(text), "--json").out)
+    assert found["precision"] == "int8"
+    assert "precision_cost" not in found  # the exact weights are not there
+    assert cr.load(small, precision="float32").precision == "float32"
+
+
+def test_damage_of_an_exported_run_is_found(runs: dict[str, Path], tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    cr.export(runs["lstm"], small, to="run", quantize="int8")
+    path = small / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="damaged"):
+        cr.load(small).evaluate(["the cat"])
+
+
+def test_a_mixture_is_exported_with_its_networks_quantized(runs: dict[str, Path], text: Path, tmp_path: Path) -> None:
+    mixed, small = tmp_path / "mixed", tmp_path / "small"
+    cr.mix([runs["ngram"], runs["lstm"]], valid=text, out=mixed)
+    cr.export(mixed, small, to="run", quantize="int8")
+    rounded, stored = cr.load(mixed, precision="int8"), cr.load(small)
+    assert stored.precision == "int8"
+    assert stored.evaluate(text).bits_per_byte == pytest.approx(rounded.evaluate(text).bits_per_byte, rel=1e-6)
+    sizes = [(folder / "parts" / "0" / "model.safetensors").stat().st_size for folder in (mixed, small)]
+    assert sizes[0] == sizes[1]  # the n-gram model
+
+
+def test_a_copy_in_single_precision_is_exact_and_an_ngram_has_nothing_to_quantize(
+    runs: dict[str, Path], text: Path, tmp_path: Path
+) -> None:
+    for model in ("ngram", "transformer"):
+        cr.export(runs[model], tmp_path / model, to="run")
+        assert cr.load(tmp_path / model).evaluate(text) == cr.load(runs[model]).evaluate(text)
+    with pytest.raises(ConfigError, match="has no matrices to quantize; leave out --quantize"):
+        cr.export(runs["ngram"], tmp_path / "small", to="run", quantize="int8")
+
+
+def test_the_leaderboard_has_a_row_for_8_bits(text: Path, tmp_path: Path) -> None:
+    rows = cr.compare(
+        text, models="ngram,gru(hidden=32)", int8=True, steps=20, valid=text, tokenizer="char", out=tmp_path / "runs"
+    )
+    found = {row.model: row for row in rows}
+    assert set(found) == {"ngram", "gru(hidden=32)", "gru(hidden=32), int8"}
+    exact, rounded = found["gru(hidden=32)"], found["gru(hidden=32), int8"]
+    assert (exact.precision, rounded.precision) == ("float32", "int8")
+    assert exact.bits_per_byte != rounded.bits_per_byte
+    assert rounded.bits_per_byte == pytest.approx(exact.bits_per_byte, rel=0.02)

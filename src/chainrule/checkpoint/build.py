@@ -9,6 +9,7 @@ import numpy as np
 from chainrule.base.grammar import with_article
 from chainrule.base.modes import without_gradients
 from chainrule.checkpoint.checkpoints import contiguous
+from chainrule.checkpoint.eight_bits import dequantise, is_matrix, quantise
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, parse
 from chainrule.errors import ConfigError, RunError
@@ -101,9 +102,8 @@ def round_weights(model: Any) -> None:
         if isinstance(part, Model):  # the model itself, and the parts of a mixture
             part.precision = "int8"
     for matrix in model.parameters():
-        if matrix.dim() == 2 and matrix.is_floating_point():
-            scale = matrix.abs().amax(1, keepdim=True).clamp_min(1e-30) / 127
-            matrix.copy_((matrix / scale).round() * scale)
+        if is_matrix(matrix):
+            matrix.copy_(dequantise(*quantise(matrix)))
 
 
 def live_values(model: Any) -> dict[str, Any]:

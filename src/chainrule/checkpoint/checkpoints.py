@@ -114,11 +114,11 @@ def reading(path: Path) -> Iterator[None]:
         raise RunError(f"{path} cannot be read ({error.strerror}); restore the file") from None
 
 
-def to_bytes(tensors: dict[str, Tensor]) -> bytes:
-    """Named tensors as the content of a file."""
+def to_bytes(tensors: dict[str, Tensor], about: dict[str, str] | None = None) -> bytes:
+    """Named tensors as the content of a file, with notes `about` them in its header."""
     from safetensors.torch import save  # here: a run of arrays needs no torch
 
-    content: bytes = save(tensors)
+    content: bytes = save(tensors, about)
     return content
 
 
@@ -136,6 +136,17 @@ def read_tensors(path: Path, damaged: RunError, checksum: int | None = None) -> 
     except (SafetensorError, ValueError):
         raise damaged from None
     return tensors
+
+
+def read_notes(path: Path, damaged: RunError) -> dict[str, str]:
+    """The notes in the header of a file of tensors; `damaged` is raised if it has none that can be read."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with reading(path), safe_open(path, "np") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, ValueError):
+        raise damaged from None
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -31,12 +31,14 @@ from chainrule.checkpoint.checkpoints import (
     find_checkpoints,
     read_checkpoint,
     read_json,
+    read_notes,
     read_tensors,
     reading,
     remove_replaced,
     to_bytes,
     write_checkpoint,
 )
+from chainrule.checkpoint.eight_bits import dequantise_weights
 from chainrule.checkpoint.integrity import hash_file, hash_options, is_whole, remember
 from chainrule.checkpoint.packed import cached_folder, is_packed
 from chainrule.checkpoint.signature import BEFORE, Signature
@@ -185,9 +187,10 @@ class RunFolder:
 
     # Weights
 
-    def write_weights(self, weights: dict[str, Tensor]) -> None:
-        """The weights to use."""
-        self.write_model(lambda path: write_atomically(path, to_bytes(weights)))
+    def write_weights(self, weights: dict[str, Tensor], *, precision: str | None = None) -> None:
+        """The weights to use, and the precision to use them in, if it is not single."""
+        about = {"precision": precision} if precision else None
+        self.write_model(lambda path: write_atomically(path, to_bytes(weights, about)))
 
     def write_model(self, save: Callable[[Path], None]) -> None:
         """Replace the file of the weights by the one that `save` writes, and its checksum.
@@ -260,7 +263,12 @@ class RunFolder:
         if not self.has_model():
             raise RunError(f"{self.path} has no model yet; rerun the same train command to finish its training")
         self.check_model()
-        return read_tensors(self.model_path, _damaged(self.model_path))
+        return dequantise_weights(read_tensors(self.model_path, _damaged(self.model_path)), _damaged(self.model_path))
+
+    def stored_precision(self) -> str:
+        """The precision of the tensors to use: "float32", or "int8" if the run was exported with 8-bit weights."""
+        stored = read_notes(self.model_path, _damaged(self.model_path)) if self.has_model() else {}
+        return stored.get("precision", "float32")
 
     # Training
 

@@ -58,7 +58,7 @@ def is_packed(path: Path) -> bool:
 
 def write_packed(folder: Path, target: Path) -> int:
     """Write the files of a run folder as one file, atomically -> its size."""
-    names = sorted(name for name in _names_below(folder) if FILE_NAME.fullmatch(name))
+    names = run_files(folder)
     files: Files = {
         name: {"bytes": (folder / name).stat().st_size, "sha256": hash_file(folder / name)} for name in names
     }
@@ -72,6 +72,11 @@ def write_packed(folder: Path, target: Path) -> int:
                 if _copy(source, out, about["bytes"]) != about["sha256"]:
                     raise RunError(f"{folder / name} changed while it was packed; pack the run again")
     return target.stat().st_size
+
+
+def run_files(folder: Path) -> list[str]:
+    """The names of the files that belong to the run in a folder, without the state of its training."""
+    return sorted(name for name in _names_below(folder) if FILE_NAME.fullmatch(name))
 
 
 def _names_below(folder: Path) -> Iterator[str]:

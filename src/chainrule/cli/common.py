@@ -57,10 +57,10 @@ NoRepeatNgramSize = Annotated[
 ]
 NoUnk = Annotated[bool, typer.Option("--no-unk", help="Never generate the unknown token.")]
 Precision = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="float32|int8",
-        help="Precision of the weights: float32, or int8 for less memory traffic at a small cost in quality.",
+        help="Precision of the weights: float32, or int8, faster at a small cost in quality (default: as stored).",
     ),
 ]
 MinNewTokens = Annotated[int, typer.Option(help="Do not end before this number of new tokens.")]

@@ -23,6 +23,7 @@ Models = Annotated[
 Valid = Annotated[list[str] | None, typer.Option(help="Validation data; repeatable (default: the last 5% of DATA).")]
 Test = Annotated[list[str] | None, typer.Option(help="Test data; repeatable (default: the validation data).")]
 Mix = Annotated[bool, typer.Option("--mix", help="Add a mixture of the best n-gram model and the best neural model.")]
+Int8 = Annotated[bool, typer.Option("--int8", help="Measure each network with 8-bit weights too.")]
 Config = Annotated[Path | None, typer.Option(help="TOML file of options for all models, or a recipe with contenders.")]
 Plot = Annotated[
     Path | None,
@@ -43,6 +44,7 @@ def compare(
     tokenizer: Tokenizer = None,
     vocab_size: VocabSize = None,
     mix: Mix = False,
+    int8: Int8 = False,
     config: Config = None,
     only: Annotated[list[str] | None, typer.Option(help="With a recipe: only this contender; repeatable.")] = None,
     plot: Plot = None,
@@ -70,7 +72,7 @@ def compare(
 
     if models is None:
         _refuse_with_recipe(
-            tokenizer=tokenizer, vocab_size=vocab_size, mix=mix, seed=seed, field=field, markdown=markdown
+            tokenizer=tokenizer, vocab_size=vocab_size, mix=mix, int8=int8, seed=seed, field=field, markdown=markdown
         )
         budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
         _compare_recipe(
@@ -89,6 +91,7 @@ def compare(
             valid=valid or (),
             test=test or (),
             mix=mix,
+            int8=int8,
             tokenizer=tokenizer,
             vocab_size=vocab_size,
             config=config,

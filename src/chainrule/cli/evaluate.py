@@ -80,7 +80,7 @@ def evaluate(
     ] = False,
     outputs: Annotated[Path | None, typer.Option(help="Translators: write the translations to this file.")] = None,
     settings: LiveSettings = None,
-    precision: Precision = "float32",
+    precision: Precision = None,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
@@ -162,6 +162,8 @@ def _cost_of_rounding(run: EvaluatedRun, texts: list[str], measured: Any, option
     """The precision of a run, and its bits per byte in single precision, if it was evaluated with another."""
     if run.precision == "float32":
         return {}
+    if run.folder.stored_precision() == run.precision:  # the exact weights are not there
+        return {"precision": run.precision}
     from chainrule.runs.base import EvaluatedRun
     from chainrule.runs.load import load
 

@@ -16,17 +16,19 @@ def export(
         Path,
         typer.Argument(
             metavar="PATH",
-            help="File to write, compressed if its name ends in .gz; a folder for hf, ctranslate2 and onnx.",
+            help="File to write, compressed if its name ends in .gz; a folder for hf, ctranslate2, onnx and run.",
         ),
     ],
     to: Annotated[
         str | None,
         typer.Option(
             help="Format: arpa (n-gram models), hf (Hugging Face), word2vec (word vectors), ctranslate2 (inference "
-            "engine) or onnx (graphs); by default the one that suits the run."
+            "engine), onnx (graphs) or run (a run folder); by default the one that suits the run."
         ),
     ] = None,
-    quantize: Annotated[str | None, typer.Option(help="Store weights with fewer bits: int8. For ctranslate2.")] = None,
+    quantize: Annotated[
+        str | None, typer.Option(help="Store weights with fewer bits: int8. For ctranslate2 and run.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Export a run to a file format of other tools."""

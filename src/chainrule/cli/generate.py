@@ -88,7 +88,7 @@ def generate(
     draft: Draft = None,
     draft_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per draft.")] = 8,
     settings: LiveSettings = None,
-    precision: Precision = "float32",
+    precision: Precision = None,
     mode: Mode = "ar",
     min_new_tokens: MinNewTokens = 0,
     repetition_penalty: RepetitionPenalty = 1.0,

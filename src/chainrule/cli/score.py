@@ -82,7 +82,7 @@ def score(
     ] = None,
     field: Field = None,
     settings: LiveSettings = None,
-    precision: Precision = "float32",
+    precision: Precision = None,
     json: Json = False,
 ) -> None:
     """Print the log-probability of each line.

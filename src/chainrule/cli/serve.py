@@ -47,7 +47,7 @@ def serve(
     queue_tokens: Annotated[int, typer.Option(help="Tokens of requests that may wait.")] = 1_000_000,
     cors: Cors = None,
     drain: Drain = 30.0,
-    precision: Precision = "float32",
+    precision: Precision = None,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts to the log.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log requests.")] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page over the runs in a browser.")] = False,

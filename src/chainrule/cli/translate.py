@@ -127,7 +127,7 @@ def translate(
     draft: Draft = None,
     draft_tokens: Annotated[int, typer.Option(help="Maximum number of tokens per draft.")] = 8,
     settings: LiveSettings = None,
-    precision: Precision = "float32",
+    precision: Precision = None,
     json: Json = False,
 ) -> None:
     """Translate a text line by line.

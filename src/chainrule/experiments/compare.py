@@ -91,6 +91,7 @@ class Row(Measurement):
     run: str
     bleu: float | None = None  # translators only, as is the next
     exact_match: float | None = None
+    precision: str = "float32"
 
 
 def compare(
@@ -98,6 +99,7 @@ def compare(
     models: str | Sequence[str | Contender],
     test: Data = (),
     mix: bool = False,
+    int8: bool = False,
     config: str | Path | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -113,6 +115,7 @@ def compare(
             parentheses, as in `ngram(order=3)`.
         test: The data on which they are measured. Empty: the validation data.
         mix: Whether to add a mixture of the best n-gram model and the best network.
+        int8: Whether to measure each network with 8-bit weights too, as a row of its own.
         config: A TOML file with options.
         out: Folder of the runs. None: runs/compare-TEXT.
         settings: Further options, nested as in config.toml; they win over the others.
@@ -155,7 +158,11 @@ def compare(
         )
         rows.append(measure(contender.name, run, measured))
         done(rows[-1])
-    if mix and (pair := _best_pair([load(row.run) for row in rows])):
+        if int8 and run.model.arrays is None:
+            rounded = load(folder / contender.folder, precision="int8")
+            rows.append(measure(f"{contender.name}, int8", rounded, measured))
+            done(rows[-1])
+    if mix and (pair := _best_pair([load(row.run) for row in rows if row.precision == "float32"])):
         rows.append(measure("mixture of the best two kinds", _mix(pair, folder, listener), measured))
         done(rows[-1])
     return Results(sorted(rows, key=lambda row: (math.isnan(row.bits_per_byte), row.bits_per_byte)))
@@ -214,7 +221,7 @@ def measure(name: str, run: Any, test: Sequence[str]) -> Row:
         raise RunError(f"{run.folder.path} was stopped before it was finished; rerun the same command to resume")
     measured = run.evaluate(test) if test else run.evaluate_held_out()
     figures = measured.to_dict()
-    if not test:
+    if not test and run.precision == "float32":
         run.folder.write_validation(figures)
     return Row(
         model=name,
@@ -231,4 +238,5 @@ def measure(name: str, run: Any, test: Sequence[str]) -> Row:
         run=str(run.folder.given),
         bleu=figures.get("bleu"),
         exact_match=figures.get("exact_match"),
+        precision=run.precision,
     )

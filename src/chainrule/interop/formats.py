@@ -52,6 +52,7 @@ FORMATS = LazyFormats(
         "word2vec": ("chainrule.interop.word2vec", "WORD2VEC"),
         "ctranslate2": ("chainrule.interop.ctranslate2.runs", "CTRANSLATE2"),
         "onnx": ("chainrule.interop.onnx.runs", "ONNX"),
+        "run": ("chainrule.interop.run_copies", "RUN_COPY"),
     }
 )
 """All formats by name, in the order in which `detect_format` tries them: the module and the name of each."""
@@ -71,9 +72,9 @@ def export(
         run: Folder of the run.
         path: The file or folder to write.
         to: The format: "arpa" (n-grams), "hf" (Hugging Face), "word2vec" (vectors), "ctranslate2" (an inference engine
-            for Transformers) or "onnx" (graphs of recurrent models, Transformers and translators). None: the one that
-            suits the run.
-        quantize: "int8" for weights of 8 bits, in formats that have them. None: weights keep their precision.
+            for Transformers), "onnx" (graphs of recurrent models, Transformers and translators) or "run" (a run folder
+            without the state of its training). None: the one that suits the run.
+        quantize: "int8" for weights of 8 bits, in "ctranslate2" and "run". None: weights keep their precision.
         progress: Called with the work done and the total.
     """
     chosen = format_for(run) if to is None else find_format(to)

@@ -57,7 +57,6 @@ class Run:
         self.corpus: Corpus | None = None  # what it was trained on, if that was in this process
         self.validation_note = ""  # which part of the held-out data `validation` scored; empty: all
         self.adjusted: dict[str, Any] = {}  # options that `adjust` has set
-        self.precision = "float32"  # of the weights, decided before the model is loaded
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder.given)!r}, model={self.config.model.name!r})"
@@ -76,6 +75,12 @@ class Run:
     def device(self) -> torch.device:
         """Where its model computes."""
         return choose_device(self._device)
+
+    @cached_property
+    def precision(self) -> str:
+        """The precision of its weights: as they are stored, unless `load` chose another."""
+        counted = MODELS.get(self.config.model.name).make.stores_arrays
+        return "float32" if counted else self.folder.stored_precision()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -20,7 +20,7 @@ def load(
     *,
     device: str = "auto",
     settings: Mapping[str, Any] | None = None,
-    precision: str = "float32",
+    precision: str | None = None,
 ) -> Run:
     """The run in a folder, as the class of its task: a TranslatorRun, for example.
 
@@ -29,12 +29,14 @@ def load(
         device: "cpu", "cuda" or "auto", which is the fastest there is.
         settings: Options that need no training, nested as in config.toml: {"model": {"gamma": 0.2}}.
         precision: Precision of the weights: "float32", or "int8": every matrix is rounded to 8 bits per weight, with
-            one scale per row, and Transformers compute with 8-bit products.
+            one scale per row, and Transformers compute with 8-bit products. None: as they are stored, which is
+            "float32" unless the run was exported with 8-bit weights.
     """
     model = RunFolder.open(path).read_config().model.name
     run: Run = RUNS.get(MODELS.get(model).task).make(path, device=device)
-    check_precision(precision, model, run.name)
-    run.precision = precision
+    if precision is not None:
+        check_precision(precision, model, run.name)
+        run.precision = precision
     for section, options in (settings or {}).items():
         if section != "model" or not isinstance(options, Mapping):
             raise ConfigError(
@@ -52,7 +54,7 @@ def load_for(
     *,
     device: str = "auto",
     settings: Mapping[str, Any] | None = None,
-    precision: str = "float32",
+    precision: str | None = None,
 ) -> R:
     """The run in a folder, which must be of a kind that has `verb`."""
     run = load(path, device=device, settings=settings, precision=precision)

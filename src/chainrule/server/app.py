@@ -55,7 +55,7 @@ def serve(
     log: bool = False,
     log_prompts: bool = False,
     device: str = "auto",
-    precision: str = "float32",
+    precision: str | None = None,
 ) -> Starlette:
     """Runs as an ASGI application.
 
@@ -69,7 +69,7 @@ def serve(
         log: Whether each request is logged on standard error as a line of JSON.
         log_prompts: Whether the log has the prompts of completions.
         device: Device that computes.
-        precision: Precision of the weights, "float32" or "int8".
+        precision: Precision of the weights, "float32" or "int8". None: as they are stored.
     """
     given = [runs] if isinstance(runs, str | Path) else list(runs)
     server = Server(

@@ -70,7 +70,12 @@ class Library:
     """The runs by name."""
 
     def __init__(
-        self, runs: Iterable[str | Path], *, memory: int | None = None, device: str = "auto", precision: str = "float32"
+        self,
+        runs: Iterable[str | Path],
+        *,
+        memory: int | None = None,
+        device: str = "auto",
+        precision: str | None = None,
     ) -> None:
         self.given = [Path(run) for run in runs]
         self.entries = find_runs(self.given)

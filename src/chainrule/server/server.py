@@ -45,7 +45,7 @@ class Server:
         memory: int | None = None,
         languages: Mapping[str, tuple[str, str]] | None = None,
         device: str = "auto",
-        precision: str = "float32",
+        precision: str | None = None,
     ) -> None:
         self.limits, self.keys, self.metrics = limits or Limits(), keys or ApiKeys(), Metrics()
         self.library = Library(runs, memory=memory, device=device, precision=precision)

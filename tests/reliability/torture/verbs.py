@@ -173,6 +173,9 @@ def _files(data: Path) -> list[Writer]:
         Writer("export word2vec", lambda out: word2vec(out / "x"), file_at("x"), old_file("x")),
         Writer("export hf", lambda out: export(data / "masked bert", out / "hf", to="hf"), folder_at("hf")),
         Writer("pack", lambda out: pack(data / "mixture", out / "x"), file_at("x"), old_file("x")),
+        Writer(
+            "export run", lambda out: export(data / "mixture", out / "x", to="run", quantize="int8"), folder_at("x")
+        ),
         Writer("compress", lambda out: load(data / "ngram").compress(text, out / "x"), file_at("x"), old_file("x")),
         Writer(
             "decompress",

@@ -205,7 +205,7 @@ class _SectionReader:
     # Words
 
     def _add_words(self, part: tuple[Array, Array, NgramSection]) -> NgramSection:
-        """Add the words of unigrams; their ids are for now their positions in the file."""
+        """Add the words of unigrams; until all are known, the id of a word is its position in the file."""
         starts_NO, ends_NO, rest = part
         for row, (start, end) in enumerate(zip(starts_NO[:, 0].tolist(), ends_NO[:, 0].tolist(), strict=True)):
             try:

@@ -69,8 +69,8 @@ def length_section(systems: Sequence[Translated], metric: Bleu) -> Section:
     return Section(
         "length",
         "Quality by length",
-        "BLEU of the sentences whose reference has so many words, and words of the translations per word of the "
-        "references: below 1, translations are too short.",
+        "BLEU of the sentences by the number of words in their reference, and words of the translations per word of "
+        "the references: below 1, translations are too short.",
         [
             Chart("BLEU by length", buckets(points, x_title=title, y_title="BLEU"), figures),
             Chart(
