@@ -74,9 +74,8 @@ def test_a_folder_without_a_configuration_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         export(tmp_path / "run", tmp_path / "file", to="arpaa")
-    assert (
-        str(caught.value) == "unknown format 'arpaa': did you mean 'arpa'? Known: arpa, ctranslate2, hf, onnx, run, word2vec"
-    )
+    known = "arpa, ctranslate2, hf, onnx, run, word2vec"
+    assert str(caught.value) == f"unknown format 'arpaa': did you mean 'arpa'? Known: {known}"
 
 
 def test_every_family_belongs_to_a_model() -> None:
