@@ -51,6 +51,30 @@ def test_a_list_trains_the_model_of_its_file(ngram: Any, tmp_path: Path) -> None
     assert other.folder.read_signature() == ngram.folder.read_signature()
 
 
+def test_a_string_is_a_path_where_a_corpus_is_read(ngram: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="there is no file 'abab cdcd'"):
+        ngram.evaluate("abab cdcd")
+    with pytest.raises(DataError, match="there is no file 'abab cdcd'"):
+        cr.train(LINES, valid="abab cdcd", model="ngram", tokenizer="char", out=tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    Path("abab cdcd").write_text("abab\n")
+    assert ngram.evaluate("abab cdcd") == ngram.evaluate(["abab"])
+
+
+def test_a_misspelt_parameter_is_no_option_of_the_model(tmp_path: Path) -> None:
+    with pytest.raises(cr.ChainruleError, match=r"^unknown parameter 'step': did you mean 'steps'\?$"):
+        cr.train(LINES, model="lstm", step=1, out=tmp_path / "run")
+    with pytest.raises(cr.ChainruleError, match=r"unknown option 'model\.hiden': did you mean 'model\.hidden'"):
+        cr.train(LINES, model="lstm", hiden=1, out=tmp_path / "run")
+
+
+def test_runs_without_vectors_do_not_offer_them(ngram: Any) -> None:
+    assert {"embed", "neighbours"}.isdisjoint(ngram.available_verbs)
+    assert {"score", "generate"} <= set(ngram.available_verbs)
+    with pytest.raises(cr.ChainruleError, match=r"mix, eval, info$"):
+        ngram.translate("a")
+
+
 def test_the_same_list_resumes_and_another_is_refused(tmp_path: Path) -> None:
     options: dict[str, Any] = {"model": "lstm", "tokenizer": "char", "out": tmp_path / "run", "settings": SMALL}
     assert cr.train(LINES, steps=2, **options).result["steps"] == 2

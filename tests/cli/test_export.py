@@ -98,6 +98,25 @@ def test_an_import_does_not_overwrite_a_run(trained: Path, tmp_path: Path, chain
     )
 
 
+def test_a_name_on_a_hub_is_not_downloaded(tmp_path: Path, chainrule: Call) -> None:
+    code, _, err = chainrule("import", "some/gpt-2.1", "--out", tmp_path / "back")
+    assert code == 2
+    assert err == (
+        "chainrule: there is no file, folder or installed package 'some/gpt-2.1'; models are not downloaded: fetch the "
+        "folder first, for example with: hf download some/gpt-2.1 --local-dir FOLDER\n"
+    )
+    code, _, err = chainrule("import", tmp_path / "none.arpa", "--out", tmp_path / "back")
+    assert (code, err.split("'")[0]) == (2, "chainrule: there is no file ")
+
+
+def test_the_file_name_is_a_format(tmp_path: Path, chainrule: Call) -> None:
+    cr.train(["a b c"] * 20, model="average", steps=1, out=tmp_path / "run", progress=False)
+    code, _, err = chainrule("export", tmp_path / "run", tmp_path / "x.arpa.gz")
+    assert code == 2
+    assert "cannot be exported as arpa" in err
+    assert not (tmp_path / "x.arpa.gz").exists()
+
+
 def test_a_broken_file_leaves_no_run(tmp_path: Path, chainrule: Call) -> None:
     (tmp_path / "x.arpa").write_text(TEXT)
     code, _, err = chainrule("import", tmp_path / "x.arpa", "--out", tmp_path / "back")

@@ -188,7 +188,7 @@ def test_attention_is_written_to_a_file(place: Path, loaded: TranslatorRun, tmp_
 def test_a_line_that_is_too_long_gives_a_warning(place: Path, loaded: TranslatorRun, chainrule: Call) -> None:
     done = chainrule("translate", place / "b", stdin=b"a\n" + b"b" * 100_000 + b"\nc\n")
     assert done.code == 0
-    warning = "chainrule: line 2 has 100000 tokens, but the model reads 23: the rest is missing from the translation"
+    warning = "warning: line 2 has 100000 tokens, but the model reads 23: the rest is missing from the translation"
     assert done.err.splitlines()[0] == warning
     assert [done.out.splitlines()[number] for number in (0, 2)] == [loaded.translate("a"), loaded.translate("c")]
     assert len(done.out.splitlines()) == 3

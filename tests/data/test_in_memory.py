@@ -81,7 +81,7 @@ def test_pairs_and_sentences() -> None:
         (pandas.Series(["a", float("nan")]), "row 1 (the first is row 0) is missing (nan); expected a text; drop such"),
         (polars.Series(["a", None]), "row 1 (the first is row 0) is missing (None)"),
         (pandas.Series(["a", pandas.NA], dtype="string"), "row 1 (the first is row 0) is missing"),
-        ([3], "row 0 (the first is row 0) is int; expected a text; convert or drop it"),
+        ([3], "row 0 (the first is row 0) has type int; expected a text; convert or drop it"),
         (7, "got int where texts are expected; give a string or a list of strings"),
         (Path("book.txt"), "got the path 'book.txt' where texts are expected; read the file"),
         (pandas.DataFrame({"a": ["x"], "b": ["y"]}), "the DataFrame has no column 'text' (found a, b); name the right"),

@@ -143,6 +143,6 @@ def test_unknown_quantizations_and_formats_without_them_are_refused(texts: Path,
         export(run.folder.path, tmp_path / "out", to="ctranslate2", quantize="int9")
     with pytest.raises(ConfigError, match="the format hf has no quantized weights; leave out --quantize"):
         export(run.folder.path, tmp_path / "out", to="hf", quantize="int8")
-    assert format_for(run.folder.path).name == "hf"
+    assert format_for(run.folder.path, "folder").name == "hf"
     assert find_format("ctranslate2").import_run is None
     assert torch.is_grad_enabled()

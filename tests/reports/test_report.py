@@ -145,6 +145,16 @@ def test_all_formats_have_all_sections(desk: Desk) -> None:
     assert "Leaderboard" in desk.report._repr_html_()
 
 
+@pytest.mark.parametrize("text", ["One line.\n", "No newline", "a\n", "Two\nlines\n", "long " * 120 + "\n"])
+def test_a_report_on_a_short_text(desk: Desk, tmp_path: Path, text: str) -> None:
+    (tmp_path / "short.txt").write_text(text)
+    made = cr.report(desk.folder / "ngram", desk.folder / "chars", data=tmp_path / "short.txt")
+    for system in made.systems:
+        assert system.scores[0].value == cr.load(system.run).evaluate(tmp_path / "short.txt").bits_per_byte
+    words = section(json.loads(made.json()), "sample")
+    assert text.split("\n")[0].split()[0] in json.dumps(words)
+
+
 def test_hard_lines_are_those_with_the_most_bits_per_byte(desk: Desk) -> None:
     table = section(desk.report.to_dict(), "worst")["blocks"][0]
     best = table["columns"][2]

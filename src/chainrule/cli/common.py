@@ -9,7 +9,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from chainrule.base.progress import Progress
     from chainrule.runs.base import Run
     from chainrule.runs.translator import TranslatorRun
+    from chainrule.text.sources import SourceName
     from chainrule.training.fitting.fitting import TrainingListener
 
 RunPath = Annotated[
@@ -71,6 +72,13 @@ def is_translator(run: Run) -> TypeGuard[TranslatorRun]:
     return "translate" in run.verbs
 
 
+def source_names(arguments: Sequence[str] | None) -> list[SourceName]:
+    """Arguments that name files: a misspelt name is a missing file, never a text."""
+    from chainrule.text.sources import SourceName
+
+    return [SourceName(name) for name in arguments or ()]
+
+
 def read_lines(file: Path) -> Iterator[str]:
     """Yield the lines of a file or, for "-", of standard input; each line as soon as it can be read."""
     if str(file) == "-":
@@ -97,7 +105,7 @@ def _decode(line: bytes) -> str:
 
 def print_warnings() -> None:
     """Print Python warnings as one line each, without their location in the source."""
-    warnings.showwarning = lambda message, *rest, **named: print_note(f"chainrule: {message}")
+    warnings.showwarning = lambda message, *rest, **named: print_note(f"warning: {message}")
 
 
 def print_json(value: Any) -> None:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Field, Json, Seed, Settings, Verbose, print_json, print_note, training_display
+from chainrule.cli.common import (
+    Field,
+    Json,
+    Seed,
+    Settings,
+    Verbose,
+    print_json,
+    print_note,
+    source_names,
+    training_display,
+)
 from chainrule.cli.train import Tokenizer, VocabSize
 
 if TYPE_CHECKING:
@@ -76,7 +86,17 @@ def compare(
         )
         budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
         _compare_recipe(
-            data, config, valid or [], test or [], parse_settings(settings or []), budget, only, out, plot, report, json
+            data,
+            config,
+            source_names(valid),
+            source_names(test),
+            parse_settings(settings or []),
+            budget,
+            only,
+            out,
+            plot,
+            report,
+            json,
         )
         return
     if only:
@@ -88,8 +108,8 @@ def compare(
         rows = run_comparison(
             *data,
             models=models,
-            valid=valid or (),
-            test=test or (),
+            valid=source_names(valid),
+            test=source_names(test),
             mix=mix,
             int8=int8,
             tokenizer=tokenizer,
@@ -108,7 +128,7 @@ def compare(
             ),
         )
     if report:
-        _write_report(report, [row.run for row in rows], test or [])
+        _write_report(report, [row.run for row in rows], source_names(test))
     _show(rows, plot, markdown, verbose, json)
 
 
@@ -151,8 +171,8 @@ def _refuse_with_recipe(**options: Any) -> None:
 def _compare_recipe(
     data: list[str],
     recipe: Path | None,
-    valid: list[str],
-    test: list[str],
+    valid: Sequence[str],
+    test: Sequence[str],
     settings: dict[str, Any],
     budget: dict[str, float | None],
     only: list[str] | None,

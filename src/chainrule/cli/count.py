@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Field, Json, Settings, print_fields, print_json, print_note, show_progress
+from chainrule.cli.common import (
+    Field,
+    Json,
+    Settings,
+    print_fields,
+    print_json,
+    print_note,
+    show_progress,
+    source_names,
+)
 from chainrule.cli.train import Prune, Quantize, Smoothing
 
 AcrossLines = Annotated[
@@ -116,7 +125,7 @@ def merge(
         run = merge_model(
             *folders,
             out=out,
-            valid=valid or (),
+            valid=source_names(valid),
             memory=memory,
             repeats=repeats,
             settings=parse_settings(settings or []),

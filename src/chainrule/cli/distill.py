@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from chainrule.base.grammar import plural
-from chainrule.cli.common import Json, print_json, print_note, print_warnings, show_progress
+from chainrule.cli.common import Json, print_json, print_note, print_warnings, show_progress, source_names
 from chainrule.cli.translate import BatchSize, Beams, LengthPenalty, given_options
 
 
@@ -46,7 +46,7 @@ def distill(
     with show_progress("distilling", "lines") as progress:
         count = run_distillation(
             load_for("distill", TranslatorRun, teacher),
-            data,
+            source_names(data),
             out,
             reverse=reverse,
             progress=progress,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ from chainrule.cli.common import (
     print_note,
     print_warnings,
     show_progress,
+    source_names,
 )
 from chainrule.cli.translate import (
     BatchSize,
@@ -97,14 +99,14 @@ def evaluate(
     from chainrule.runs.load import load, load_for
 
     print_warnings()
-    texts = texts or []
-    second = Path(texts[0]) if len(texts) > 1 and RunFolder.open(texts[0]).exists() else None
+    names = source_names(texts)
+    second = Path(names[0]) if len(names) > 1 and RunFolder.open(names[0]).exists() else None
     loaded = load(run, settings=parse_settings(settings or []), precision=precision)
     vectors = _evaluate_vectors(loaded, similarity, analogies)
-    if vectors and not texts:
+    if vectors and not names:
         _print_vectors(vectors, json)
         return
-    if not texts:
+    if not names:
         raise ConfigError("eval needs a text; name one, or evaluate word vectors with --similarity or --analogies")
     if not isinstance(loaded, EvaluatedRun):
         raise ConfigError(f"{loaded.name} is not evaluated on a text; use --similarity or --analogies")
@@ -123,7 +125,7 @@ def evaluate(
         if second is not None:
             raise ConfigError(f"a second run is for translators, and {loaded.name} is not one; leave it out")
         _evaluate_text(
-            loaded, texts, given_options({"field": field, "accuracy": accuracy or None}), vectors, verbose, json
+            loaded, names, given_options({"field": field, "accuracy": accuracy or None}), vectors, verbose, json
         )
         return
     if vectors:
@@ -136,12 +138,12 @@ def evaluate(
     others = [load_for("translate", TranslatorRun, second, precision=precision)] if second else []
     search |= parallel_options(num_beams, mode or "ar", lengths or 1, refine or 0)
     _evaluate_pairs(
-        [loaded, *others], texts[len(others) :], given_options(options), given_options(search), outputs, verbose, json
+        [loaded, *others], names[len(others) :], given_options(options), given_options(search), outputs, verbose, json
     )
 
 
 def _evaluate_text(
-    run: EvaluatedRun, texts: list[str], options: dict[str, Any], vectors: Vectors, verbose: bool, json: bool
+    run: EvaluatedRun, texts: Sequence[str], options: dict[str, Any], vectors: Vectors, verbose: bool, json: bool
 ) -> None:
     """Evaluate a run on a text and print the result, with that of its word vectors."""
     with show_progress("evaluating", run.unit) as progress:
@@ -158,7 +160,9 @@ def _evaluate_text(
     _print_vectors(vectors, json)
 
 
-def _cost_of_rounding(run: EvaluatedRun, texts: list[str], measured: Any, options: dict[str, Any]) -> dict[str, Any]:
+def _cost_of_rounding(
+    run: EvaluatedRun, texts: Sequence[str], measured: Any, options: dict[str, Any]
+) -> dict[str, Any]:
     """The precision of a run, and its bits per byte in single precision, if it was evaluated with another."""
     if run.precision == "float32":
         return {}
@@ -203,7 +207,7 @@ def _print_vectors(vectors: Vectors, json: bool) -> None:
 
 def _evaluate_pairs(
     runs: list[TranslatorRun],
-    texts: list[str],
+    texts: Sequence[str],
     options: dict[str, Any],
     search: dict[str, Any],
     outputs: Path | None,

@@ -23,7 +23,8 @@ def export(
         str | None,
         typer.Option(
             help="Format: arpa (n-gram models), hf (Hugging Face), word2vec (word vectors), ctranslate2 (inference "
-            "engine), onnx (graphs) or run (a run folder); by default the one that suits the run."
+            "engine), onnx (graphs) or run (a run folder); by default arpa for a name that ends in .arpa, else the one "
+            "that suits the run."
         ),
     ] = None,
     quantize: Annotated[
@@ -35,7 +36,7 @@ def export(
     from chainrule.interop.formats import export as export_run
     from chainrule.interop.formats import find_format, format_for
 
-    chosen = format_for(run) if to is None else find_format(to)
+    chosen = format_for(run, path) if to is None else find_format(to)
     with show_progress("exporting", chosen.export_unit) as progress:
         done = export_run(run, path, to=chosen.name, quantize=quantize, progress=progress)
     record: dict[str, Any] = {"path": str(done.path), "format": chosen.name, "bytes": done.bytes}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chainrule.cli.common import Field, Json, Verbose, print_fields, print_json, print_note, show_progress
+from chainrule.cli.common import Field, Json, Verbose, print_fields, print_json, print_note, show_progress, source_names
 
 if TYPE_CHECKING:
     from chainrule.runs.language_model import LanguageModelRun
@@ -50,7 +50,7 @@ def mix(
     with show_progress("mixing") as progress:
         run = mix_runs(
             runs,
-            valid=valid,
+            valid=source_names(valid),
             out=out,
             caches=caches or (),
             buckets=buckets,
@@ -66,7 +66,7 @@ def mix(
 def _report(run: LanguageModelRun, valid: list[str], field: str | None, verbose: bool, json: bool) -> None:
     """Evaluate the mixture and print the result."""
     with show_progress("evaluating") as progress:
-        measured = run.evaluate(valid, field=field, progress=progress).to_dict()
+        measured = run.evaluate(source_names(valid), field=field, progress=progress).to_dict()
     keys = ("steps", "seconds", "parameters", "tokens_per_second", "peak_memory", "weights")
     result = {"run": str(run.folder.path), **{key: run.result[key] for key in keys}}
     if json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chainrule.cli.common import Field, print_note, print_warnings
+from chainrule.cli.common import Field, print_note, print_warnings, source_names
 from chainrule.cli.translate import BatchSize, Beams, LengthPenalty, Lengths, Mode, Refine, given_options
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def report(
         refused = {"data": data, "title": title, "speed": speed, "field": field, **search}
         write(_difference(runs, refused), out, markdown, json, interactive)
         return
-    made = build(*runs, data=data or (), title=title, field=field, speed=speed, note=print_note, **search)
+    made = build(*runs, data=source_names(data), title=title, field=field, speed=speed, note=print_note, **search)
     write(made, out, markdown, json, interactive)
 
 

@@ -16,6 +16,7 @@ from chainrule.cli.common import (
     print_fields,
     print_json,
     print_note,
+    source_names,
     training_display,
 )
 from chainrule.engines.ngram.names import SMOOTHING_NAMES
@@ -144,7 +145,7 @@ def train(
             model=model,
             **{name: value for name, value in options.items() if value is not None},
             memory=memory,
-            valid=valid or (),
+            valid=source_names(valid),
             tokenizer=tokenizer,
             vocab_size=vocab_size,
             output=output,

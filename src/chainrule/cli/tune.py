@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from chainrule.cli.common import Json, RunPath, print_json, print_note, print_warnings
+from chainrule.cli.common import Json, RunPath, print_json, print_note, print_warnings, source_names
 
 
 def tune(
@@ -40,7 +40,7 @@ def tune(
     print_warnings()
     done = tuning.tune(
         run,
-        valid=valid,
+        valid=source_names(valid) or None,
         options=option,
         by=by,
         limit=limit,

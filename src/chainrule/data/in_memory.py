@@ -27,6 +27,7 @@ from chainrule.base.results import Results
 from chainrule.data.store import usable_cache
 from chainrule.errors import DataError
 from chainrule.text.samples.texts import PREFIX
+from chainrule.text.sources import SourceName
 
 T = TypeVar("T")
 
@@ -195,14 +196,16 @@ def _no_text(value: Any, place: str, expected: str) -> DataError:
         return DataError(
             f"{place} (the first is row 0) is missing ({value}); expected {expected}; drop such rows or fill them in"
         )
-    return DataError(f"{place} (the first is row 0) is {type(value).__name__}; expected {expected}; convert or drop it")
+    return DataError(
+        f"{place} (the first is row 0) has type {type(value).__name__}; expected {expected}; convert or drop it"
+    )
 
 
 # Corpora
 
 
-def corpus_paths(data: Data, columns: Columns) -> list[str]:
-    """The files of a corpus: those it names, or one in the cache with the data that it is."""
+def corpus_paths(data: Data, columns: Columns) -> list[SourceName]:
+    """The files of a corpus: those it names, or one in the cache with the data that it is. Given these, the same."""
     if isinstance(data, str | Path):
         return [_checked_path(data)]
     if isinstance(data, Sequence) and _are_paths(data):
@@ -210,7 +213,7 @@ def corpus_paths(data: Data, columns: Columns) -> list[str]:
     return [_write(data, columns)]
 
 
-def joined_paths(corpora: Sequence[Data], columns: Columns) -> list[str]:
+def joined_paths(corpora: Sequence[Data], columns: Columns) -> list[SourceName]:
     """The files of several corpora; several columns in memory are one corpus if the task reads several."""
     in_memory = [one for one in corpora if not isinstance(one, str | Path)]
     if len(corpora) > 1 and len(in_memory) == len(corpora) and _are_columns(corpora, columns):
@@ -218,20 +221,20 @@ def joined_paths(corpora: Sequence[Data], columns: Columns) -> list[str]:
     return [path for one in corpora for path in corpus_paths(one, columns)]
 
 
-def _checked_path(path: str | Path) -> str:
+def _checked_path(path: str | Path) -> SourceName:
     if "\n" in str(path) or len(str(path)) > 1024:
         raise DataError(
             f"got a text of {len(str(path)):,} characters where the path of a file is expected; give texts as a list: "
             "[text]"
         )
-    return str(path)
+    return SourceName(path)
 
 
 def _are_paths(data: Sequence[Any]) -> bool:
     """Whether all entries name files or other sources; nothing at all is no text either."""
     if len(data) > MAX_PATHS:
         return False
-    return all(isinstance(one, Path) or (isinstance(one, str) and _names_source(one)) for one in data)
+    return all(isinstance(one, Path | SourceName) or (isinstance(one, str) and _names_source(one)) for one in data)
 
 
 def _names_source(text: str) -> bool:
@@ -247,7 +250,7 @@ def _are_columns(data: Sequence[Any], columns: Columns) -> bool:
     )
 
 
-def _write(data: Data, columns: Columns) -> str:
+def _write(data: Data, columns: Columns) -> SourceName:
     """Write data in memory to a file that is named after its content -> its path."""
     plain = len(columns.row) == 1 and column_names(data) is None
     digest, folder = hashlib.blake2b(digest_size=8), usable_cache() / "texts"
@@ -263,7 +266,7 @@ def _write(data: Data, columns: Columns) -> str:
             raise
     path = folder / f"data-{digest.hexdigest()}.{'txt' if plain else 'jsonl'}"
     os.replace(file.name, path)
-    return str(path)
+    return SourceName(path)
 
 
 def _encoded(line: str, row: int) -> bytes:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from chainrule.config import RunConfig
 from chainrule.data.in_memory import Columns, Data, corpus_paths, joined_paths
+from chainrule.errors import ConfigError
 from chainrule.experiments.mix import train_mixture
 from chainrule.interop.formats import find_format
+from chainrule.registry import MODELS
 from chainrule.runs.base import Run
 from chainrule.runs.load import load
 from chainrule.tasks.task import task_of
@@ -86,6 +90,7 @@ def train(
     Returns:
         The run, whose class depends on the task of the model.
     """
+    _check_spelling(model, model_options)
     named: dict[str, Any] = {
         "seed": seed,
         "init": None if init is None else str(init),
@@ -126,6 +131,16 @@ def train(
         if "parts" in whole.model.options:  # a recipe for a mixture
             return train_mixture(whole, folder, shown)
         return fit_run(whole, folder, shown, check)
+
+
+def _check_spelling(model: str | None, options: Mapping[str, Any]) -> None:
+    """Refuse a misspelt parameter of `train`, which would be taken for an option of the model."""
+    known = MODELS.get(model).make.Config.model_fields if model in MODELS.peek_names() else {}
+    parameters = [name for name in signature(train).parameters if name not in ("data", "model_options")]
+    for name in options:
+        close = [] if name in known else get_close_matches(name, parameters, n=1, cutoff=0.8)
+        if close:
+            raise ConfigError(f"unknown parameter '{name}': did you mean '{close[0]}'?")
 
 
 def _columns(config: RunConfig) -> Columns:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
-from chainrule.errors import ConfigError, unknown_name
+from chainrule.errors import ConfigError, DataError, unknown_name
 from chainrule.interop.common import ExportResult, Format, Note, Obstacle
 
 __all__ = [
@@ -58,6 +58,10 @@ FORMATS = LazyFormats(
 """All formats by name, in the order in which `detect_format` tries them: the module and the name of each."""
 
 
+FILE_SUFFIXES = frozenset((".arpa", ".gz", ".xz", ".zst", ".bin", ".txt", ".vec"))
+"""Suffixes of files that are imported; a missing path without any of them may be meant as a name on a hub."""
+
+
 def export(
     run: str | Path,
     path: str | Path,
@@ -73,11 +77,11 @@ def export(
         path: The file or folder to write.
         to: The format: "arpa" (n-grams), "hf" (Hugging Face), "word2vec" (vectors), "ctranslate2" (an inference engine
             for Transformers), "onnx" (graphs of recurrent models, Transformers and translators) or "run" (a run folder
-            without the state of its training). None: the one that suits the run.
+            without the state of its training). None: that of the file name (.arpa), or the one that suits the run.
         quantize: "int8" for weights of 8 bits, in "ctranslate2" and "run". None: weights keep their precision.
         progress: Called with the work done and the total.
     """
-    chosen = format_for(run) if to is None else find_format(to)
+    chosen = format_for(run, path) if to is None else find_format(to)
     chosen.check(RunFolder.open(run).read_config(), str(run))
     if quantize is not None:
         return chosen.quantizing(quantize)(run, path, quantize=quantize, progress=progress)
@@ -91,8 +95,11 @@ def find_format(name: str) -> Format:
     return FORMATS[name]
 
 
-def format_for(run: str | Path) -> Format:
-    """The format that represents the whole of a run."""
+def format_for(run: str | Path, path: str | Path) -> Format:
+    """The format of a file name, or the one that represents the whole of a run."""
+    for known in FORMATS.values():
+        if not set(known.suffixes).isdisjoint(Path(path).suffixes):
+            return known
     name = RunFolder.open(run).read_config().model.name
     for known in FORMATS.values():
         if name in known.models:
@@ -115,7 +122,14 @@ def import_run(
 def detect_format(path: str | Path) -> Format:
     """The first format that matches a file, a folder or the name of a package.
 
-    If none matches, it is ARPA, whose reader reports what is wrong with the path.
+    If none matches a file, it is ARPA, whose reader reports what is wrong with the path.
     """
     readable = (known for known in FORMATS.values() if known.import_run is not None)
-    return next((known for known in readable if known.matches(path)), FORMATS["arpa"])
+    if found := next((known for known in readable if known.matches(path)), None):
+        return found
+    if not Path(path).exists() and FILE_SUFFIXES.isdisjoint(Path(path).suffixes):
+        raise DataError(
+            f"there is no file, folder or installed package '{path}'; models are not downloaded: fetch the folder "
+            f"first, for example with: hf download {path} --local-dir FOLDER"
+        )
+    return FORMATS["arpa"]

@@ -28,11 +28,12 @@ from chainrule.inference.sentence_search import search_lines
 from chainrule.inference.subject import TextModel
 from chainrule.inference.word_table import Neighbour, WordTable, table_of
 from chainrule.models.options import LiveOption
-from chainrule.registry import MODELS, RUNS, Entry
+from chainrule.registry import MODELS, RUNS
+from chainrule.runs.verbs import names_without_vectors, verbs_of
 from chainrule.tasks.task import Corpus, Task, model_task
 from chainrule.text.readers import lines_in, open_texts
+from chainrule.text.sources import SourceName
 from chainrule.text.tokenizers import Tokenizer
-from chainrule.types import Model
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -142,7 +143,7 @@ class Run:
         digest.update(self.tokenizer.fingerprint.encode())
         return digest.digest()
 
-    def files(self, data: Data, field: str | None = None) -> list[str]:
+    def files(self, data: Data, field: str | None = None) -> list[SourceName]:
         """The files of a corpus, which may be in memory.
 
         Args:
@@ -260,7 +261,7 @@ class Run:
     @property
     def available_verbs(self) -> tuple[str, ...]:
         """The verbs of its task, and those of its model beside them."""
-        return _verbs_of(MODELS.get(self.config.model.name))
+        return verbs_of(MODELS.get(self.config.model.name))
 
     def missing(self, verb: str) -> MissingVerbError:
         """The error for a verb that this run does not have.
@@ -269,21 +270,17 @@ class Run:
             verb: The verb, for example "translate".
         """
         if verb in self.available_verbs:
-            kind = type(self).__name__
-            return MissingVerbError(f"{self.name} has no method {verb}; help({kind}) lists the methods of its verbs")
-        models = [entry.name for entry in MODELS.entries() if verb in _verbs_of(entry)]
+            like = [name for name in dir(self) if name.startswith(verb)]
+            hint = f"use {' or '.join(like)}" if like else f"help({type(self).__name__}) lists the methods of its verbs"
+            return MissingVerbError(f"{self.name} has no method {verb}; {hint}")
+        models = [entry.name for entry in MODELS.entries() if verb in verbs_of(entry)]
         usable = f"{verb} works with {', '.join(models)}; " if models else ""
         return MissingVerbError(f"{self.name} has no {verb}; {usable}this run has {', '.join(self.available_verbs)}")
 
     def __dir__(self) -> list[str]:
         """The methods that apply to this run, for completion: without vectors where its model has none."""
-        make = MODELS.get(self.config.model.name).make
         hidden = {"keep", "missing", "check_evaluate", "evaluate_options", "is_main_process"}
-        has_words = make.word_vectors is not Model.word_vectors
-        if not has_words and make.text_encoder is Model.text_encoder:
-            hidden |= {"embed", "search"}
-        if not has_words and make.word_table is Model.word_table:
-            hidden |= {"neighbours", "analogy", "word_table"}
+        hidden |= names_without_vectors(MODELS.get(self.config.model.name).make)
         return sorted(set(super().__dir__()) - hidden)
 
     if not TYPE_CHECKING:
@@ -294,11 +291,6 @@ class Run:
             if not name.startswith("_") and any(hasattr(entry.make, name) for entry in RUNS.entries()):
                 raise self.missing(name)
             raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
-
-
-def _verbs_of(model: Entry) -> tuple[str, ...]:
-    """The verbs of the runs of a registered model."""
-    return (*model.make.further_verbs, *RUNS.get(model.task).make.verbs)
 
 
 class ValidationMeasures(NamedTuple):

@@ -60,6 +60,12 @@ def find_sources(source: str | Path, field: str, *, exact: bool = False) -> list
     return [_file(path, field, exact)]
 
 
+class SourceName(str):
+    """A string that names a source, also in a list, where other strings may be texts."""
+
+    __slots__ = ()
+
+
 def name_of(sources: Sequence[TextSource]) -> str:
     """The name of several sources in messages."""
     others = len(sources) - 1

@@ -23,9 +23,12 @@ COMPARED = 4
 
 
 def passage(text: TestText) -> str:
-    """Of some passages at equal distances in the text, the one with the largest share of letters."""
+    """Of some passages at equal distances, the one with the largest share of letters; all of a short text."""
+    if len(text.whole) <= MOST:
+        return text.whole
     places = [len(text.whole) * part // PLACES for part in range(PLACES)]
-    return max((_lines_at(text, place) for place in places), key=lambda one: sum(map(str.isalpha, one)) / len(one))
+    found = [one for one in (_lines_at(text, place) for place in places) if one]  # nothing follows the last newline
+    return max(found, key=lambda one: sum(map(str.isalpha, one)) / len(one))
 
 
 def _lines_at(text: TestText, place: int) -> str:

@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chainrule.registry import MODELS, RUNS
+from chainrule.registry import MODELS
+from chainrule.runs.verbs import verbs_of
 from chainrule.server.library import Entry
 from chainrule.server.requests import JsonResponse, read_fields
 from chainrule.server.routes.verbs import call_route
@@ -57,13 +58,12 @@ def view_routes(server: Server) -> list[Route]:
 def _record(entry: Entry) -> dict[str, Any]:
     """A run for the page's menus; nothing is loaded for it."""
     known = MODELS.get(entry.model)
-    verbs = [*known.make.further_verbs, *RUNS.get(known.task).make.verbs]
     return {
         "name": entry.name,
         "model": entry.model,
         "family": known.family,
         "task": known.task,
-        "verbs": verbs,
+        "verbs": list(verbs_of(known)),
         "modes": list(known.make.modes),
         "pairs": entry.pairs,
         "words": known.make.word_vectors is not Model.word_vectors or known.make.word_table is not Model.word_table,
