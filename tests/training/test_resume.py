@@ -16,9 +16,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from builders import pairs_text
+from chainrule.checkpoint.checkpoints import Checkpoint, read_checkpoint, write_divided
 from chainrule.checkpoint.folder import RunFolder
+from chainrule.errors import RunError
 from commands import SECONDS, Command, chainrule
 
 COMMON = ["training.log_steps=4", "training.validations=5", "training.batch_size=8", "training.length=8"]
@@ -52,10 +55,10 @@ def finish(given: list[str]) -> None:
     assert done.code == 0, done.err
 
 
-def finish_together(given: list[str], port: int) -> None:
-    """Run two processes with the environment that torchrun sets."""
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    for command in [Command(*given, RANK=str(rank), LOCAL_RANK=str(rank), **place) for rank in range(2)]:
+def finish_together(given: list[str], port: int, ranks: int = 2) -> None:
+    """Run several processes with the environment that torchrun sets."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    for command in [Command(*given, RANK=str(rank), LOCAL_RANK=str(rank), **place) for rank in range(ranks)]:
         done = command.wait()
         assert done.code == 0, done.err
 
@@ -212,6 +215,50 @@ def test_a_model_divided_among_processes_follows_the_curve_of_one(text: Path, tm
     assert ours.keys() == theirs.keys()
     for name in (name for name in ours if name.startswith(("checkpoint/model", "checkpoint/optimizer"))):
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-3)
+
+
+def test_a_divided_checkpoint_is_resumed_by_any_number_of_processes(text: Path, tmp_path: Path) -> None:
+    """Every process writes its rows; two processes, three and one follow the curve of an unbroken run."""
+    settings = ["training.batch_size=9", "training.warmup=0", "training.schedule=constant", "training.validations=1"]
+    settings += ["training.average_from=0.2"]
+    alone, divided = tmp_path / "alone", tmp_path / "divided"
+    finish(arguments("transformer", text, alone, 12, *settings))
+    for steps, ranks in ((4, 2), (8, 3)):
+        given = arguments("transformer", text, divided, steps, *settings, "training.shard=true")
+        finish_together(given, free_port(), ranks)
+        (step,) = (divided / "training").glob("step-*")
+        parts = [load_file(step / f"part-{rank}.safetensors") for rank in range(ranks)]
+        rest = [one for one in load_file(step / "tensors.safetensors") if one.startswith("model/")]
+        assert rest == ["model/unigram_counts"]  # a buffer, which is not divided
+        whole = everything(divided)
+        for name in parts[0]:
+            assert sum(len(part[name]) for part in parts) == len(whole[f"checkpoint/{name}"])
+        assert len(parts[0]["model/embedding.weight"]) < len(whole["checkpoint/model/embedding.weight"])
+        assert not (divided / "training" / ".parts").exists()
+    finish(arguments("transformer", text, divided, 12, *settings))
+    assert not list((divided / "training").glob("step-*/part-*"))
+    ours, theirs = ([record["loss"] for record in metrics(run) if "loss" in record] for run in (alone, divided))
+    assert ours == pytest.approx(theirs, abs=1e-5)
+    ours, theirs = everything(alone), everything(divided)
+    assert ours.keys() == theirs.keys()
+    for name in (name for name in ours if name.startswith(("checkpoint/model", "checkpoint/optimizer"))):
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-3)
+
+
+def test_a_damaged_part_of_a_checkpoint_is_noticed(tmp_path: Path) -> None:
+    rows = {"model/a": torch.arange(6.0).view(3, 2), "model/b": torch.empty(0, 2)}
+    write_divided(tmp_path, Checkpoint({"random/cpu": torch.zeros(2)}, {"step": 3}), rows)
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint is not None
+    assert checkpoint.values == {"step": 3}
+    assert all(torch.equal(checkpoint.tensors[name], one) for name, one in rows.items())
+    part = tmp_path / "step-000000003" / "part-0.safetensors"
+    part.write_bytes(part.read_bytes()[:-1] + b"\1")
+    with pytest.raises(RunError, match="step-000000003 is damaged; restore it, or train from the start"):
+        read_checkpoint(tmp_path)
+    part.unlink()
+    with pytest.raises(RunError, match="is damaged"):
+        read_checkpoint(tmp_path)
 
 
 def test_a_model_is_divided_only_where_that_is_possible(text: Path, tmp_path: Path) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
+from chainrule.base.arrays import Array
 from chainrule.base.lazy import torch
 from chainrule.base.shares import Share
 from chainrule.errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+T = TypeVar("T")
 
 BROKEN = ("Connection closed", "Connection reset", "Broken pipe", "Connection refused", "Socket closed")
 """Parts of the messages with which gloo reports that it has lost another process; torch's own errors have a class."""
@@ -69,6 +74,31 @@ class Processes:
         torch.distributed.all_reduce(sums)
         return sums.tolist()
 
+    def own(self, items: Sequence[T]) -> Sequence[T]:
+        """The items that this process works on: every item belongs to one process."""
+        return items[self.rank :: self.world]
+
+    def maximum(self, values: Array) -> Array:
+        """The largest value over the processes at each place of an integer array."""
+        if self.world == 1:
+            return values
+        found = torch.from_numpy(np.array(values, np.int64))
+        torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        return found.numpy().astype(values.dtype)
+
+    def join_own(self, rows: Sequence[Sequence[int]], total: int) -> list[list[int]]:
+        """The rows of numbers ≥ 0 that all processes computed, one for each of `total` items that they share."""
+        if self.world == 1:
+            return [list(row) for row in rows]
+        lengths = np.zeros(total, np.int64)
+        lengths[self.rank :: self.world] = [len(row) for row in rows]
+        lengths = self.maximum(lengths)
+        joined = np.zeros((total, int(lengths.max(initial=0))), np.int64)
+        for number, row in zip(range(self.rank, total, self.world), rows, strict=True):
+            joined[number, : len(row)] = row
+        joined = self.maximum(joined)
+        return [row[:length].tolist() for row, length in zip(joined, lengths.tolist(), strict=True)]
+
     def from_main(self, values: list[float]) -> list[float]:
         """Return the values of the main process, in every process."""
         if self.world == 1:
@@ -103,3 +133,7 @@ class Processes:
         if self.world > 1:
             for tensor in tensors:
                 torch.distributed.broadcast(tensor, 0)
+
+
+ALONE = Processes()
+"""A single process."""

@@ -1,7 +1,9 @@
 """Checkpoints of a training: folders `step-N`, of which the newest whole one is resumed.
 
-step-N/tensors.safetensors   all tensors by name
-step-N/values.json           plain values, and the CRC-32 of the other file
+step-N/tensors.safetensors   all tensors by name, except those that processes divide
+step-N/part-R.safetensors    of the divided tensors, the rows that process R holds, in the order of the processes
+step-N/values.json           plain values, and the CRC-32 of the other files
+.parts/                      parts that processes have written, until all of them are there
 .step-N.old/                 the previous one of the same step, for the moment in which it is replaced
 """
 
@@ -11,12 +13,13 @@ import contextlib
 import json
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chainrule.base.files import aside, folder_atomically, write_atomically
+from chainrule.base.files import aside, disk_errors, folder_atomically, write_atomically
+from chainrule.base.processes import ALONE, Processes
 from chainrule.errors import RunError
 
 if TYPE_CHECKING:
@@ -24,6 +27,11 @@ if TYPE_CHECKING:
 
 CHECKSUM = "checksum"
 """Name of the CRC-32 of the tensors among the values."""
+
+PART_CHECKSUMS = "part_checksums"
+"""Name of the CRC-32s of the parts, in their order."""
+
+PARTS = ".parts"
 
 VALUES_CHECKSUM = "values_checksum"
 """Name of the CRC-32 of all other values."""
@@ -37,18 +45,44 @@ class Checkpoint:
     values: dict[str, Any]
 
 
-def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Add a checkpoint; older ones are deleted once it is safely written."""
+def write_divided(folder: Path, checkpoint: Checkpoint, rows: dict[str, Tensor], processes: Processes = ALONE) -> None:
+    """Add a checkpoint of which every process has some `rows` of the same tensors; the main process has the rest."""
+    place, content = folder / PARTS / _part(processes.rank), to_bytes(contiguous(rows))
+    with disk_errors(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(place, content)
+    own = [0.0] * processes.world
+    own[processes.rank] = float(zlib.crc32(content))
+    sums = [int(one) for one in processes.sum(own)]  # and all have written their parts
+    if processes.is_main:
+        write_checkpoint(folder, checkpoint, sums)
+    processes.sum([0.0])  # the next parts are not written before these have been moved
+
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint, parts: Sequence[int] = ()) -> None:
+    """Add a checkpoint; older ones are deleted once it is safely written.
+
+    `parts`: the CRC-32s of the parts that processes have written, which become parts of this checkpoint.
+    """
     older = find_checkpoints(folder)
     place = folder / f"step-{checkpoint.values['step']:09d}"
     content = to_bytes(contiguous(checkpoint.tensors))
     with folder_atomically(place) as building:
         write_atomically(building / "tensors.safetensors", content)
-        sums = {CHECKSUM: zlib.crc32(content), VALUES_CHECKSUM: _sum_values(checkpoint.values)}
+        for number in range(len(parts)):
+            (folder / PARTS / _part(number)).replace(building / _part(number))
+        sums: dict[str, Any] = {CHECKSUM: zlib.crc32(content), VALUES_CHECKSUM: _sum_values(checkpoint.values)}
+        if parts:
+            sums[PART_CHECKSUMS] = list(parts)
         write_atomically(building / "values.json", json.dumps({**checkpoint.values, **sums}))
     for path in older:
         if path != place:
             shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
+
+
+def _part(number: int) -> str:
+    return f"part-{number}.safetensors"
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
@@ -89,12 +123,25 @@ def _read_whole(path: Path) -> Checkpoint | None:
     if values is None or "step" not in values:
         return None
     checksum, own = (values.pop(name, None) for name in (CHECKSUM, VALUES_CHECKSUM))  # earlier releases wrote none
+    parts = values.pop(PART_CHECKSUMS, [])
     if own is not None and own != _sum_values(values):
         return None
+    damaged = RunError("damaged")
     try:
-        return Checkpoint(read_tensors(path / "tensors.safetensors", RunError("damaged"), checksum), values)
+        tensors = read_tensors(path / "tensors.safetensors", damaged, checksum)
+        rows = [read_tensors(path / _part(number), damaged, one) for number, one in enumerate(parts)]
+        return Checkpoint({**tensors, **_joined(rows, damaged)}, values)
     except RunError:
         return None
+
+
+def _joined(parts: list[dict[str, Tensor]], damaged: RunError) -> dict[str, Tensor]:
+    """The tensors whose rows are in parts."""
+    import torch
+
+    if any(part.keys() != parts[0].keys() for part in parts):
+        raise damaged
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
 # Files

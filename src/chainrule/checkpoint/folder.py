@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chainrule.base.files import disk_errors, move, temporary_name, write_atomically
+from chainrule.base.processes import Processes
 from chainrule.checkpoint.checkpoints import (
     Checkpoint,
     find_checkpoints,
@@ -37,6 +38,7 @@ from chainrule.checkpoint.checkpoints import (
     remove_replaced,
     to_bytes,
     write_checkpoint,
+    write_divided,
 )
 from chainrule.checkpoint.eight_bits import dequantise_weights
 from chainrule.checkpoint.integrity import hash_file, hash_options, is_whole, remember
@@ -316,6 +318,10 @@ class RunFolder:
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Add a checkpoint; older ones are deleted once it is safely written."""
         write_checkpoint(self.path / "training", checkpoint)
+
+    def write_divided(self, checkpoint: Checkpoint, rows: dict[str, Tensor], processes: Processes) -> None:
+        """Add a checkpoint of tensors that all processes divide; each calls this with its rows of them."""
+        write_divided(self.path / "training", checkpoint, rows, processes)
 
     def read_checkpoint(self) -> Checkpoint | None:
         """The newest whole checkpoint; None: there is none."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from chainrule.base.arrays import Array
 from chainrule.base.devices import device_of
 from chainrule.base.modes import evaluating
+from chainrule.base.processes import ALONE, Processes
 from chainrule.base.progress import Progress
 from chainrule.base.tables import show_fields, show_table
 from chainrule.data.batches import to_device
@@ -55,14 +56,21 @@ class LabelledItems(NamedTuple):
 
 
 def predict(
-    model: LabelModel, examples: Examples, indices_P: Indices | None = None, progress: Progress | None = None
+    model: LabelModel,
+    examples: Examples,
+    indices_P: Indices | None = None,
+    progress: Progress | None = None,
+    processes: Processes = ALONE,
 ) -> Predictions:
-    """Let a model label some examples (default: all), and sum up -log p of the true labels."""
+    """Let a model label some examples (default: all), and sum up -log p of the true labels.
+
+    The processes share the batches.
+    """
     indices_P = np.arange(len(examples)) if indices_P is None else indices_P
     predicted, nats, items, done = np.full_like(examples.targets(), UNREAD), 0.0, 0, 0
     device = device_of(model)
     with evaluating(model):
-        for group in LabelBatches(examples, indices_P, ROWS, shuffled=False).groups():
+        for group in processes.own(list(LabelBatches(examples, indices_P, ROWS, shuffled=False).groups())):
             batch = to_device(examples.batch(group), device)
             outputs = model(batch)
             nats += float(model.negative_log_probs(outputs, batch).double().sum())
@@ -71,7 +79,8 @@ def predict(
             done += len(group)
             if progress:
                 progress(done, len(indices_P))
-    return Predictions(nats, items, predicted)
+    nats, total = processes.sum([nats, float(items)])
+    return Predictions(nats, int(total), processes.maximum(predicted))
 
 
 def label_probabilities(model: Classifier, examples: Examples, indices_P: Indices, labels: int) -> Array:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from chainrule.base.devices import device_of
 from chainrule.base.modes import evaluating
+from chainrule.base.processes import ALONE, Processes
 from chainrule.base.progress import Progress
 from chainrule.data.batches import Tokens, to_device
 from chainrule.data.masks import Draws, MaskedBatches, Masking, batch_of, masked_batch, word_boundaries
@@ -100,19 +101,30 @@ def _sum_batch(model: Bert, batch: Batch) -> MaskedSums:
     return sums
 
 
-def masked_validator(batches: MaskedBatches, tokens: int, seconds: float | None) -> Callable[[Any], dict[str, float]]:
-    """Return a validation for training: the same masks every time, at most `tokens` tokens, in about `seconds`."""
+def masked_validator(
+    batches: MaskedBatches, tokens: int, seconds: float | None, processes: Processes = ALONE
+) -> Callable[[Any], dict[str, float]]:
+    """Return a validation for training: the same masks every time, at most `tokens` tokens, in about `seconds`.
+
+    The processes share the batches.
+    """
     count: int | None = None
 
     def sum_first(model: Bert, number: int) -> MaskedSums:
-        return sum_masked(model, (batches.batch(index)[0] for index in range(number)))
+        sums = sum_masked(model, (batches.batch(index)[0] for index in processes.own(range(number))))
+        return MaskedSums().plus(MaskedSums(*processes.sum(list(map(float, sums)))))  # type: ignore[arg-type]
 
     def validate(model: Bert) -> dict[str, float]:
         nonlocal count
         if count is None:
             available = max(1, min(batches.per_epoch, tokens // batches.batch(0)[0].targets_BT.numel()))
             count = affordable_items(
-                lambda number: sum_first(model, number), available, least=1, seconds=seconds, warm_up=1
+                lambda number: sum_first(model, number),
+                available,
+                least=1,
+                seconds=seconds,
+                warm_up=1,
+                processes=processes,
             )
         sums = sum_first(model, count)
         return {"loss": sums.nats / max(1, sums.tokens), "accuracy": sums.correct / max(1, sums.tokens)}

@@ -14,6 +14,7 @@ from torch import Tensor
 from chainrule.base.arrays import Array
 from chainrule.base.devices import device_of
 from chainrule.base.modes import evaluating
+from chainrule.base.processes import ALONE, Processes
 from chainrule.data.batches import to_device
 from chainrule.data.grouping import by_length, consecutive, map_batches
 from chainrule.data.pairs import PairStore, pad_sources, pair_batch
@@ -34,8 +35,11 @@ BATCH_TOKENS, BATCH_ROWS = 4096, 64
 """Limits of a batch of references: rows times the longest row, and rows."""
 
 
-def mean_loss(model: Translator, batches: Iterable[Batch]) -> float:
-    """Return -log p of the targets in nats per token, the `eos` of each row included."""
+def mean_loss(model: Translator, batches: Iterable[Batch], processes: Processes = ALONE) -> float:
+    """Return -log p of the targets in nats per token, the `eos` of each row included.
+
+    Several processes may have some of the batches each.
+    """
     nats, count = 0.0, 0
     device = device_of(model)
     with evaluating(model):
@@ -45,7 +49,8 @@ def mean_loss(model: Translator, batches: Iterable[Batch]) -> float:
             log_probs_BT = model.log_probs(batch.targets_BT, batch.source)
             kept = log_probs_BT if batch.weights_BT is None else log_probs_BT[batch.weights_BT > 0]
             nats, count = nats - precise_sum(kept.flatten().cpu().numpy()), count + kept.numel()
-    return nats / count
+    nats, total = processes.sum([nats, float(count)])
+    return nats / total
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from chainrule.base.devices import threads
 from chainrule.base.forking import is_worth_sharing, side_by_side, workers_for
 from chainrule.base.modes import evaluating
 from chainrule.base.over_arrays import native_arrays, over_arrays
+from chainrule.base.processes import Processes
 from chainrule.base.progress import Progress
 from chainrule.evaluation.tracks import choose_tracks, cut_tracks
 from chainrule.types import State, StreamScorer
@@ -152,6 +153,17 @@ def evaluate_tokens(
         for piece in score_stream(model, tokens, eos=eos, tracks=tracks, chunk=chunk, progress=progress):
             nats -= precise_sum(piece.log_probs_N)
     return Likelihood(nats, len(tokens))
+
+
+def evaluate_shared(model: StreamScorer, tokens: Array, *, eos: int, tracks: int, processes: Processes) -> Likelihood:
+    """`evaluate_tokens` by several processes that hold the same model: each scores some of the tracks."""
+    layout = cut_tracks(len(tokens), tracks)
+    share, bounds = processes.share(layout.count), [*layout.starts(), len(tokens)]
+    own, found = tokens[bounds[share.begin] : bounds[share.end]], Likelihood(0.0, 0)
+    if share.size:  # longer tracks come first, so the tokens of a share are cut into the same tracks
+        found = evaluate_tokens(model, own, eos=eos, tracks=share.size)
+    nats, count = processes.sum([found.nats, float(found.tokens)])
+    return Likelihood(nats, int(count))
 
 
 def precise_sum(values_N: Array) -> float:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
+from chainrule.base.processes import ALONE, Processes
 from chainrule.config import TrainingConfig
 
 VALIDATION_SHARE = 0.1
@@ -56,12 +57,18 @@ def seconds_per_validation(minutes: float | None, validations: int) -> float | N
 
 
 def affordable_items(
-    measure: Callable[[int], object], total: int, *, least: int, seconds: float | None, warm_up: int = 0
+    measure: Callable[[int], object],
+    total: int,
+    *,
+    least: int,
+    seconds: float | None,
+    warm_up: int = 0,
+    processes: Processes = ALONE,
 ) -> int:
     """Return how many of `total` items can be measured in `seconds`: at least `least`; None: all.
 
     `measure(n)` measures the first n items. It is timed with `least` items, after an untimed call with `warm_up` items
-    if the first call takes longer than the others.
+    if the first call takes longer than the others. Processes that measure together use the time of the main one.
     """
     if seconds is None or total <= least:
         return total
@@ -69,7 +76,7 @@ def affordable_items(
         measure(warm_up)
     began = time.perf_counter()
     measure(least)
-    rate = least / (time.perf_counter() - began)
+    rate = least / processes.from_main([time.perf_counter() - began])[0]
     # A power of two, so that a resumed run usually measures the same items.
     affordable = 1 << int(math.log2(max(1, rate * seconds)))
     return max(least, min(total, affordable))

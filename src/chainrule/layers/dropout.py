@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chainrule.base.shares import draw_rows
@@ -46,3 +46,14 @@ def word_mask(tokens_BT: Tensor, vocabulary: int, rate: float) -> Tensor:
     """A factor per token: 0 for words that are dropped from the whole batch, 1/(1-rate) for the others -> BT1."""
     keep_V = torch.empty(vocabulary, device=tokens_BT.device).bernoulli_(1 - rate).div_(1 - rate)
     return keep_V[tokens_BT].unsqueeze(-1)
+
+
+class Dropout(nn.Module):
+    """`dropout` as a layer: unlike torch's, its mask does not depend on how processes share the rows of a batch."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return dropout(inputs, self.rate) if self.training and self.rate else inputs

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from chainrule.base.grammar import plural
 from chainrule.errors import ConfigError
+from chainrule.layers.dropout import Dropout
 from chainrule.layers.encoders.build import EncoderName, EncoderShape, shape_of
 from chainrule.layers.encoders.pooling import PoolingKind, make_pooling
 from chainrule.layers.encoders.pretrained import EncodedText, PretrainedFeatures
@@ -126,7 +127,7 @@ class LabelModel(nn.Module, Model):
         return nn.Sequential(
             nn.Linear(self.reader.width, config.hidden),
             nn.GELU(),
-            nn.Dropout(config.dropout),
+            Dropout(config.dropout),
             nn.Linear(config.hidden, len(config.labels)),
         )
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from chainrule.base.processes import ALONE, Processes
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.build import model_options
 from chainrule.checkpoint.folder import RunFolder
@@ -95,13 +96,13 @@ class LabelCorpus(Corpus):
             seed=config.seed,
         )
 
-    def validator(self, config: RunConfig) -> Validator:
+    def validator(self, config: RunConfig, processes: Processes = ALONE) -> Validator:
         t = config.training
         assert t.batch_size is not None
         steps = len(self.train_P) / (t.batch_size * t.accumulate)
         most = tokens_per_validation(t, epoch_tokens=self.tokens, steps_per_epoch=steps)
         indices_P = spread_tokens(self.valid.examples, self.valid_P, most)
-        return lambda model: self.task.figures(model, self.valid.examples, indices_P)
+        return lambda model: self.task.figures(model, self.valid.examples, indices_P, processes)
 
 
 class LabelTask(Task):
@@ -133,8 +134,8 @@ class LabelTask(Task):
         """Files as tokens; `max_tokens` are read of one text."""
 
     @abstractmethod
-    def figures(self, model: Any, examples: Any, indices_P: Indices) -> dict[str, float]:
-        """The metrics that can select the checkpoint."""
+    def figures(self, model: Any, examples: Any, indices_P: Indices, processes: Processes) -> dict[str, float]:
+        """The metrics that can select the checkpoint; the processes share the examples."""
 
     @abstractmethod
     def data_options(self, files: Any, labels: Labels) -> dict[str, Any]:
@@ -245,8 +246,10 @@ class TextLabels(LabelTask):
         counts_V = np.sum([store.counts_V for store in stores], axis=0)
         return LabelledData(texts, _fingerprint(stores, labels), counts_V)
 
-    def figures(self, model: Any, examples: LabelledTexts, indices_P: Indices) -> dict[str, float]:
-        predictions = predict(model, examples, indices_P)
+    def figures(
+        self, model: Any, examples: LabelledTexts, indices_P: Indices, processes: Processes
+    ) -> dict[str, float]:
+        predictions = predict(model, examples, indices_P, processes=processes)
         targets, names = examples.targets()[indices_P], examples.labels.names
         scores = score_labels(targets, predictions.predicted[indices_P], len(names))
         return {"loss": predictions.nats / predictions.items, "accuracy": scores.accuracy, "f1": scores.macro_f1}
@@ -287,8 +290,8 @@ class WordTags(LabelTask):
         words = tagged_words(Rows(store.tokens, tokenizer.eos), labels, tokenizer, max_tokens)
         return LabelledData(words, _fingerprint([store], labels), np.asarray(store.counts_V))
 
-    def figures(self, model: Any, examples: TaggedWords, indices_P: Indices) -> dict[str, float]:
-        predictions = predict(model, examples, indices_P)
+    def figures(self, model: Any, examples: TaggedWords, indices_P: Indices, processes: Processes) -> dict[str, float]:
+        predictions = predict(model, examples, indices_P, processes=processes)
         figures = score_tags(predictions, examples)
         return {"loss": predictions.nats / predictions.items, "accuracy": figures.accuracy, "f1": figures.overall.f1}
 

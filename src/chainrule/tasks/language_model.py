@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from chainrule.base.processes import ALONE, Processes
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, TrainingConfig
 from chainrule.data.batches import Batches, BlockBatches, StreamBatches
 from chainrule.errors import ConfigError
-from chainrule.evaluation.perplexity import Likelihood, evaluate_tokens
+from chainrule.evaluation.perplexity import Likelihood, evaluate_shared
 from chainrule.evaluation.validation_budget import (
     LEAST_TOKENS,
     affordable_items,
@@ -39,14 +40,14 @@ class LanguageCorpus(TextCorpus):
             seed=config.seed,
         )
 
-    def validator(self, config: RunConfig) -> Validator:
+    def validator(self, config: RunConfig, processes: Processes = ALONE) -> Validator:
         most = tokens_per_validation(
             config.training, epoch_tokens=self.tokens, steps_per_epoch=steps_in_text(config.training, self.tokens)
         )
-        return _validator(self.valid.tokens[:most], self.tokenizer.eos, config.training)
+        return _validator(self.valid.tokens[:most], self.tokenizer.eos, config.training, processes)
 
 
-def _validator(tokens: Any, eos: int, training: TrainingConfig) -> Validator:
+def _validator(tokens: Any, eos: int, training: TrainingConfig, processes: Processes) -> Validator:
     """Scores many short tracks: a validation only ranks the weights of one run, and has to be fast."""
     count: int | None = None
     seconds = seconds_per_validation(training.minutes, training.validations)
@@ -55,20 +56,21 @@ def _validator(tokens: Any, eos: int, training: TrainingConfig) -> Validator:
         nonlocal count
         if count is None:
             count = affordable_items(
-                lambda items: _evaluate_fast(model, tokens[:items], eos),
+                lambda items: _evaluate_fast(model, tokens[:items], eos, processes),
                 len(tokens),
                 least=LEAST_TOKENS,
                 seconds=seconds,
                 warm_up=256,
+                processes=processes,
             )
-        nats, scored = _evaluate_fast(model, tokens[:count], eos)
+        nats, scored = _evaluate_fast(model, tokens[:count], eos, processes)
         return {"loss": nats / scored}
 
     return validate
 
 
-def _evaluate_fast(model: Any, tokens: Any, eos: int) -> Likelihood:
-    return evaluate_tokens(model, tokens, eos=eos, tracks=max(1, min(64, len(tokens) // 256)))
+def _evaluate_fast(model: Any, tokens: Any, eos: int, processes: Processes) -> Likelihood:
+    return evaluate_shared(model, tokens, eos=eos, tracks=max(1, min(64, len(tokens) // 256)), processes=processes)
 
 
 @TASKS.register("lm", kind="lm")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from chainrule.base.processes import ALONE, Processes
 from chainrule.checkpoint.build import model_options
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, parse
@@ -29,12 +30,12 @@ class MaskedCorpus(TextCorpus):
     def batches(self, config: RunConfig) -> MaskedBatches:
         return self._batches(config, self.train, config.seed)
 
-    def validator(self, config: RunConfig) -> Validator:
+    def validator(self, config: RunConfig, processes: Processes = ALONE) -> Validator:
         t = config.training
         seconds = seconds_per_validation(t.minutes, t.validations)
         steps = steps_in_text(t, self.tokens)
         most = tokens_per_validation(t, epoch_tokens=self.tokens, steps_per_epoch=steps)
-        return masked_validator(self._batches(config, self.valid, 0), most, seconds)
+        return masked_validator(self._batches(config, self.valid, 0), most, seconds, processes)
 
     def _batches(self, config: RunConfig, store: TokenStore, seed: int) -> MaskedBatches:
         t = config.training

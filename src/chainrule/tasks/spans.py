@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chainrule.base.processes import ALONE, Processes
 from chainrule.checkpoint.build import model_options
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import RunConfig, parse
@@ -24,11 +25,12 @@ class SpanCorpus(TextCorpus):
     def batches(self, config: RunConfig) -> SpanBatches:
         return self._batches(config, self.train)
 
-    def validator(self, config: RunConfig) -> Validator:
+    def validator(self, config: RunConfig, processes: Processes = ALONE) -> Validator:
         batches = self._batches(config, self.valid)
         targets = batches.batch(0)[0].targets_BT.numel()
         count = max(1, min(batches.per_epoch, config.training.valid_tokens // targets))
-        return lambda model: {"loss": mean_loss(model, (batches.batch(index)[0] for index in range(count)))}
+        own = processes.own(range(count))
+        return lambda model: {"loss": mean_loss(model, (batches.batch(index)[0] for index in own), processes)}
 
     def _batches(self, config: RunConfig, store: TokenStore) -> SpanBatches:
         t = config.training

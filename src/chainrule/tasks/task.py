@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from chainrule.base.grammar import plural
+from chainrule.base.processes import ALONE, Processes
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.config import DataConfig, RunConfig, TokenizerConfig
@@ -126,8 +127,8 @@ class Corpus:
         """The training batches; several processes share their rows."""
         raise TypeError(f"{type(self).__name__} must define batches")
 
-    def validator(self, config: RunConfig) -> Validator:
-        """Measures a model on the validation data during training."""
+    def validator(self, config: RunConfig, processes: Processes = ALONE) -> Validator:
+        """Measures a model on the validation data during training; the processes, which all call it, share the data."""
         raise TypeError(f"{type(self).__name__} must define validator")
 
     def reward(self, name: str) -> Callable[[Any, Any], Any]:

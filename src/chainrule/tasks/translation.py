@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chainrule.base.processes import ALONE, Processes
 from chainrule.base.progress import Progress
 from chainrule.checkpoint.build import model_options
 from chainrule.checkpoint.folder import RunFolder
@@ -98,7 +99,7 @@ class PairCorpus(Corpus):
             seed=config.seed,
         )
 
-    def validator(self, config: RunConfig) -> Validator:
+    def validator(self, config: RunConfig, processes: Processes = ALONE) -> Validator:
         t = config.training
         assert t.max_tokens is not None
         steps = self.tokens / (t.max_tokens * t.accumulate)
@@ -112,25 +113,28 @@ class PairCorpus(Corpus):
 
         def validate(model: Any) -> dict[str, float]:
             nonlocal count
-            figures = {"loss": mean_loss(model, (batches.batch(index)[0] for index in range(batches.per_epoch)))}
+            own = processes.own(range(batches.per_epoch))
+            figures = {"loss": mean_loss(model, (batches.batch(index)[0] for index in own), processes)}
             if t.select == "bleu":
                 if count is None:
                     count = affordable_items(
-                        lambda pairs: self.bleu(model, translated_P[:pairs]),
+                        lambda pairs: self.bleu(model, translated_P[:pairs], processes),
                         len(translated_P),
                         least=LEAST_PAIRS,
                         seconds=seconds,
+                        processes=processes,
                     )
-                figures["bleu"] = self.bleu(model, translated_P[:count])
+                figures["bleu"] = self.bleu(model, translated_P[:count], processes)
             return figures
 
         return validate
 
-    def bleu(self, model: Any, indices_P: Indices) -> float:
-        """BLEU of the greedy translations of some validation pairs."""
-        sources = [self.valid.source_rows.row(index).tolist() for index in indices_P.tolist()]
+    def bleu(self, model: Any, indices_P: Indices, processes: Processes = ALONE) -> float:
+        """BLEU of the greedy translations of some validation pairs, which the processes share."""
+        sources = [self.valid.source_rows.row(index).tolist() for index in processes.own(indices_P.tolist())]
         eos = (self.source_tokenizer or self.tokenizer).eos
         outputs = translate_greedily(model, sources, source_eos=eos, eos=self.tokenizer.eos)
+        outputs = processes.join_own(outputs, len(indices_P))
         references = [self.valid.target_rows.row(index).tolist() for index in indices_P.tolist()]
         hypotheses, given = self._texts(outputs), [self._texts(references)]
         return float(make_metric("bleu", given).official.corpus_score(hypotheses, given).score)

@@ -60,7 +60,7 @@ class Update(NamedTuple):
 class Hooks:
     """Functions that the loop calls."""
 
-    validate: Callable[[nn.Module], dict[str, float]]  # `loss` in nats per token, and other metrics
+    validate: Callable[[nn.Module], dict[str, float]]  # `loss` in nats per token, other metrics; in all processes
     show: Callable[[Update], None] = lambda update: None
     stopping: Callable[[], bool] = lambda: False  # whether to save and stop
 
@@ -256,8 +256,8 @@ class Trainer:
         self.model.eval()
         names = self.early_stopping.metrics
         with self.placement.using(self.model) as model:
-            figures = self.hooks.validate(model) if self.processes.is_main else {}
-            agreed = self.processes.from_main([figures.get(name, 0.0) for name in names])
+            figures = self.hooks.validate(model)
+            agreed = self.processes.from_main([figures[name] for name in names])
         return {**figures, **dict(zip(names, agreed, strict=True))}
 
     def _finish(self) -> None:
@@ -285,18 +285,15 @@ class Trainer:
     def _save(self) -> None:
         self.training_state.seconds = self.clock.seconds
         self._pause_workers()
-        shared, weights = self.stepper.tensors(), self.placement.weights(self.model)
         tensors, values = optimizer_tensors(self.stepper.optimizers)
         tensors |= {f"average/{name}": tensor for name, tensor in self.average.mean.items()}
-        tensors = self.placement.whole(tensors)
-        if not self.processes.is_main:
-            return
+        tensors |= {f"model/{name}": tensor for name, tensor in self.placement.placed(self.model).items()}
+        tensors |= {f"process/0/{name}": tensor for name, tensor in self.stepper.tensors().items()}
         if self.training_state.best == math.inf:
-            self._write_weights(weights)
-        tensors |= {f"model/{name}": tensor for name, tensor in weights.items()}
-        tensors |= {f"process/0/{name}": tensor for name, tensor in shared.items()}
+            self._write_weights(self.placement.weights(self.model))
         self.training_state.averaged = self.average.count
-        self.folder.write_checkpoint(Checkpoint(tensors, {**asdict(self.training_state), **values}))
+        checkpoint = Checkpoint(tensors, {**asdict(self.training_state), **values})
+        self.placement.save(self.folder, checkpoint, self.processes)
 
     def _write_weights(self, weights: dict[str, Tensor]) -> None:
         """Make these the weights of the run."""

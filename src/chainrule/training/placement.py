@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from chainrule.base.processes import Processes
 from chainrule.checkpoint.build import load_weights, weights_of
+from chainrule.checkpoint.checkpoints import Checkpoint
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.training.gradient_buckets import GradientBuckets
 
 
@@ -29,12 +31,21 @@ class Placement:
         return GradientBuckets(parameters) if processes.world > 1 else None
 
     def using(self, model: nn.Module) -> AbstractContextManager[nn.Module]:
-        """The model as the main process may use it by itself inside a block that all processes enter."""
+        """The model as each process may use it by itself inside a block that all processes enter."""
         return nullcontext(model)
 
     def weights(self, model: nn.Module) -> dict[str, Tensor]:
         """The weights by name, as a run stores them. All processes take part."""
         return weights_of(model)
+
+    def placed(self, model: nn.Module) -> dict[str, Tensor]:
+        """The same weights as they lie in this process."""
+        return weights_of(model)
+
+    def save(self, folder: RunFolder, checkpoint: Checkpoint, processes: Processes) -> None:
+        """Write a checkpoint of tensors as they lie in this process. All processes take part."""
+        if processes.is_main:
+            folder.write_checkpoint(checkpoint)
 
     def load(self, model: nn.Module, weights: dict[str, Tensor]) -> None:
         """Set the weights to what `weights` returned."""

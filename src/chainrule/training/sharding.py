@@ -2,13 +2,14 @@
 
 FSDP2 (`fully_shard`; Zhao et al., "PyTorch FSDP", 2023): every process holds a part of each parameter and of what
 belongs to it. The forward and the backward pass gather the parameters of a part of the model when it computes, and the
-gradients are summed into the parts. Names and shapes are those of the whole model, so a run and its checkpoints are the
-same as without sharding.
+gradients are summed into the parts. Names and shapes are those of the whole model, so a run is the same as without
+sharding. In a checkpoint every process writes its own rows of each tensor; any number of processes reads them.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from chainrule.base.parameters import ShardUnit
 from chainrule.base.processes import Processes
 from chainrule.checkpoint.build import WeightsError, load_weights, weights_of
+from chainrule.checkpoint.checkpoints import Checkpoint
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.training.gradient_buckets import GradientBuckets
 from chainrule.training.placement import Placement
 
@@ -35,8 +38,10 @@ class ShardedPlacement(Placement):
         processes.broadcast(model.state_dict().values())
         self._names = list(weights_of(model))  # while tied weights are still recognised
         self._device = device
-        # Calls of a divided model by one process alone would wait for the others, so validation uses a whole copy.
-        self._copy = copy.deepcopy(model).cpu() if processes.is_main else None
+        # A call of a divided model waits for the other processes, so each validates its share with a whole copy.
+        self._copy = copy.deepcopy(model).cpu()
+        # In-place changes of an output that is a view would lose gradients; there are none.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         mesh = init_device_mesh(device.type, (processes.world,))
         for unit in [unit for unit in model.modules() if isinstance(unit, ShardUnit)]:
             fully_shard(unit, mesh=mesh)
@@ -54,17 +59,21 @@ class ShardedPlacement(Placement):
 
     @contextmanager
     def using(self, model: nn.Module) -> Iterator[nn.Module]:
-        weights = self.weights(model)
-        if self._copy is None:
-            yield model
-            return
-        load_weights(self._copy, weights)
+        load_weights(self._copy, self.weights(model))
         yield self._copy.to(self._device).eval()
         self._copy.cpu()
 
     def weights(self, model: nn.Module) -> dict[str, Tensor]:
+        return self.whole(self.placed(model))
+
+    def placed(self, model: nn.Module) -> dict[str, Tensor]:
         own = model.state_dict()
-        return self.whole({name: own[name] for name in self._names})
+        return {name: own[name] for name in self._names}
+
+    def save(self, folder: RunFolder, checkpoint: Checkpoint, processes: Processes) -> None:
+        rows = {name: t.to_local() for name, t in checkpoint.tensors.items() if isinstance(t, DTensor)}
+        rest = {name: t for name, t in checkpoint.tensors.items() if name not in rows}
+        folder.write_divided(Checkpoint(rest, checkpoint.values), rows, processes)
 
     @torch.no_grad()
     def load(self, model: nn.Module, weights: dict[str, Tensor]) -> None:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-PARTS = ("kills", "writers", "fuzz", "surroundings")
+PARTS = ("kills", "elastic", "writers", "fuzz", "surroundings")
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from torture import fuzzing, kills, readers, surroundings, verbs, writers
+from torture import elastic, fuzzing, kills, readers, surroundings, verbs, writers
 from torture.outcomes import Clock, Tally, table
 from torture.toys import TRAININGS
 
@@ -36,6 +36,10 @@ def _kills(given: argparse.Namespace, place: Path, clock: Clock) -> list[Tally]:
     return kills.campaign(place, given.seed, clock, _chosen(list(TRAININGS), given.target), given.cases)
 
 
+def _elastic(given: argparse.Namespace, place: Path, clock: Clock) -> list[Tally]:
+    return elastic.campaign(place, given.seed, clock, given.cases)
+
+
 def _fuzz(given: argparse.Namespace, place: Path, clock: Clock) -> list[Tally]:
     found = [target for target in readers.targets(place / "files") if not given.target or given.target in target.name]
     return fuzzing.campaign(found, place, given.seed, clock, given.cases)
@@ -53,4 +57,10 @@ def _surroundings(given: argparse.Namespace, place: Path, clock: Clock) -> list[
     return surroundings.campaign(_found_writers(given, place), place, given.seed, clock, given.cases)
 
 
-PARTS: dict[str, Part] = {"kills": _kills, "writers": _writers, "fuzz": _fuzz, "surroundings": _surroundings}
+PARTS: dict[str, Part] = {
+    "kills": _kills,
+    "elastic": _elastic,
+    "writers": _writers,
+    "fuzz": _fuzz,
+    "surroundings": _surroundings,
+}

@@ -107,7 +107,7 @@ def _trainer(config: RunConfig, job: Job, model: Any, device: torch.device) -> T
         batches=job.corpus.batches(config),
         config=config.training,
         folder=job.folder,
-        hooks=Hooks(validate=job.corpus.validator(config), show=job.listener.update),
+        hooks=Hooks(validate=job.corpus.validator(config, job.processes), show=job.listener.update),
         carries=job.task.carries_state(config) and model.window is None,
         device=device,
         processes=job.processes,
