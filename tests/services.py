@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from typing import Any, NamedTuple
 
 import httpx2
@@ -19,6 +20,11 @@ class Service(NamedTuple):
     def client(self, **options: Any) -> openai.OpenAI:
         """The official client."""
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", **{"max_retries": 0, **options})
+
+    def wait_until_ready(self) -> None:
+        """Wait until the libraries of the models are imported, and the runs loaded if the server does so at once."""
+        while httpx2.get(f"{self.url}/health").status_code == 503:
+            time.sleep(0.02)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx2.Response:
         return httpx2.post(self.url + path, json=body, timeout=60, **options)

@@ -95,6 +95,16 @@ class Registry:
         found = [entry for file in self._files() for entry in _peek_file(file)]
         return sorted(found, key=lambda entry: entry.name)
 
+    def describe(self, name: str) -> Entry:
+        """The entry of a name as `peek` gives it, from its source alone; of a module that is elsewhere, as `get` does.
+
+        Its `make` may be None.
+        """
+        if name in self._entries:
+            return self._entries[name]
+        found = (entry for file in self._files_of(name) for entry in _peek_file(file) if entry.name == name)
+        return next(found, None) or self.get(name)
+
     def _files(self) -> list[Path]:
         """The source files of its package, which is not imported."""
         package = sys.modules.get(self._package)
@@ -103,9 +113,12 @@ class Registry:
 
     def module_of(self, name: str) -> str:
         """The name of the module whose source registers a name; empty: there is none in the package."""
+        return next((f"{self._package}.{file.stem}" for file in self._files_of(name)), "")
+
+    def _files_of(self, name: str) -> Iterator[Path]:
+        """The source files that register a name."""
         call = re.compile(rf"(?:{'|'.join(DECORATORS)})\(\s*\"{re.escape(name)}\"")
-        found = (file.stem for file in self._files() if call.search(file.read_text(encoding="utf-8")))
-        return next((f"{self._package}.{stem}" for stem in found), "")
+        return (file for file in self._files() if call.search(file.read_text(encoding="utf-8")))
 
     def _load_module_of(self, name: str) -> None:
         if module := self.module_of(name):

@@ -175,6 +175,8 @@ class ArrayModel(Protocol):
         """Append a token to each prefix -> p(. | prefix), BV in double precision, and the new state."""
         ...
 
+    def step(self, state: State, token_B: Array) -> tuple[Array, State]: ...
+
     def prefill(self, state: State, tokens_BT: Array) -> tuple[Array, State]: ...
 
     def extend(self, state: State, tokens_BT: Array) -> tuple[Array, State]: ...
@@ -251,6 +253,11 @@ class TensorHolder:
     def form(self) -> Hashable:
         """Equal for parts that `join` can join; by default a part is like no other."""
         return id(self)
+
+    @property
+    def independent(self) -> bool:
+        """Whether what is computed from a row never depends on the other rows, bit by bit, however many there are."""
+        return False
 
     def separate(self) -> Any:
         """The same rows, none of which shares storage with another; by default rows never do."""
@@ -408,6 +415,10 @@ class SteppingModel(Model):
             log_probs_BV, state = self.step(state, token_B)
             rows.append(log_probs_BV)
         return torch.stack(rows, 1), state
+
+    def independent_rows(self, state: State) -> bool:
+        """Whether log p of a row of this state never depends on the other rows, bit by bit, however many there are."""
+        return False
 
     def rewindable(self, state: State) -> int | None:
         return None

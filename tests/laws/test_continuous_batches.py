@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from builders import TEXT_CASES, Case, case_id, one_output, small_model, some_tokens
+from chainrule.base.arrays import Array
 from chainrule.base.kernels import kernels_suspended
 from chainrule.base.modes import evaluating
 from chainrule.base.states import join_states, state_form
+from chainrule.decoding import Greedy, Sample, generate
 from chainrule.decoding.continuous import PASS_ROWS, ContinuousBatch, Row, rows_are_independent
+from chainrule.decoding.row_sampling import BLOCK, RowSampler
 
 CASES = one_output(TEXT_CASES)
 
 
 def opened(batch: ContinuousBatch, model: Any, prompt: list[int]) -> Row:
     with evaluating(model):
-        return batch.open(*model.prefill(model.start(1), torch.tensor([[0, *prompt]])))
+        log_probs_1V, state = batch.model.prefill(batch.model.start(1), np.array([[0, *prompt]]))
+        return batch.open(log_probs_1V[0], state)
 
 
-def alone(model: Any, prompt: list[int], tokens: list[int], pass_rows: int | None) -> list[torch.Tensor]:
+def alone(model: Any, prompt: list[int], tokens: list[int]) -> list[Array]:
     """The distributions of one text in a batch of its own."""
-    batch = ContinuousBatch(model, pass_rows)
+    batch = ContinuousBatch(model)
     row = opened(batch, model, prompt)
     found = [row.log_probs_V]
     for token in tokens:
@@ -40,20 +46,20 @@ def test_a_text_has_the_numbers_that_it_has_alone(case: Case) -> None:
     texts = some_tokens(5, 9, seed=3).tolist()
     prompts = [[1, 2], [3, 4], [5], [6, 7, 8], [2, 2]]
     batch = ContinuousBatch(model)
-    expected = [alone(model, prompt, text, batch.pass_rows) for prompt, text in zip(prompts, texts, strict=True)]
+    expected = [alone(model, prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
     begins, ends, rows, done = [0, 0, 1, 3, 2], [9, 4, 9, 9, 6], {}, [0] * 5
     for tick in range(16):
         for number in range(5):
             if tick == begins[number]:
                 rows[number] = opened(batch, model, prompts[number])
         for number, row in rows.items():
-            torch.testing.assert_close(row.log_probs_V, expected[number][done[number]], rtol=0, atol=0)
+            np.testing.assert_array_equal(row.log_probs_V, expected[number][done[number]])
         moving = [number for number in rows if done[number] < ends[number] and (tick != 5 or number != 2)]
         batch.advance([(rows[number], texts[number][done[number]]) for number in moving])
         for number in moving:
             done[number] += 1
         for number in [number for number in rows if done[number] == ends[number]]:
-            torch.testing.assert_close(rows[number].log_probs_V, expected[number][ends[number]], rtol=0, atol=0)
+            np.testing.assert_array_equal(rows[number].log_probs_V, expected[number][ends[number]])
             batch.close(rows.pop(number))
     assert done == ends
     assert len(batch) == batch.passes == 0
@@ -64,12 +70,12 @@ def test_a_long_text_has_the_numbers_that_it_has_alone(shape: dict[str, Any]) ->
     """Over many positions a sum shows its order: copies of a row that share their past are added in another one."""
     model = small_model("transformer", layers=2, **shape)
     texts = some_tokens(6, 30, seed=5).tolist()
-    expected = [alone(model, text[:3], text[3:], None) for text in texts]
+    expected = [alone(model, text[:3], text[3:]) for text in texts]
     batch = ContinuousBatch(model)
     rows = [opened(batch, model, text[:3]) for text in texts]
     for place in range(27):
         for row, found in zip(rows, expected, strict=True):
-            torch.testing.assert_close(row.log_probs_V, found[place], rtol=0, atol=0)
+            np.testing.assert_array_equal(row.log_probs_V, found[place])
         batch.advance([(row, text[3 + place]) for row, text in zip(rows, texts, strict=True)])
     assert batch.passes == 1
 
@@ -79,7 +85,7 @@ def test_the_numbers_are_those_of_log_probs(case: Case) -> None:
     name, output, options = case
     model = small_model(name, output, **options)
     [text] = some_tokens(1, 9, seed=4).tolist()
-    rows = alone(model, text[:2], text[2:], None)
+    rows = alone(model, text[:2], text[2:])
     with evaluating(model):
         expected_T = model.log_probs(torch.tensor([text]))[0]
     found = [float(row_V[token]) for row_V, token in zip(rows, text[2:], strict=False)]
@@ -119,10 +125,65 @@ def test_equal_forms_share_a_pass() -> None:
     model = small_model("lstm")
     batch = ContinuousBatch(model, PASS_ROWS)
     rows = [opened(batch, model, [number % 5]) for number in range(PASS_ROWS + 1)]
+    batch.advance([(row, 1) for row in rows])
     assert (len(batch), batch.passes) == (PASS_ROWS + 1, 2)
     batch.close(rows[0])
     batch.advance([(row, 1) for row in rows[1:]])
     assert (len(batch), batch.passes) == (PASS_ROWS, 1)
+
+
+@pytest.mark.parametrize("name", ["ngram", "transformer"])
+def test_independent_rows_of_any_number_and_length_share_a_pass(name: str) -> None:
+    model = small_model(name)
+    batch = ContinuousBatch(model)
+    rows = [opened(batch, model, [1] * (1 + number % 3)) for number in range(3 * PASS_ROWS)]
+    batch.advance([(row, 2) for row in rows])
+    assert (len(batch), batch.passes) == (3 * PASS_ROWS, 1)
+    [pass_rows] = {len(row.group.rows) for row in rows}
+    assert pass_rows == 3 * PASS_ROWS, "there are no rows without a text"
+    for row in rows[::2]:
+        batch.close(row)
+    batch.advance([(row, 2) for row in rows[1::2]])
+    assert {len(row.group.rows) for row in rows[1::2]} == {3 * PASS_ROWS // 2}
+
+
+def test_a_transformer_that_torch_computes_has_passes_of_one_size() -> None:
+    model = small_model("transformer")
+    with kernels_suspended():
+        batch = ContinuousBatch(model)
+        rows = [opened(batch, model, [1, number]) for number in range(3)]
+        batch.advance([(row, 2) for row in rows])
+        assert batch.needs_company
+        assert {len(row.group.rows) for row in rows} <= {1, PASS_ROWS}
+
+
+SAMPLING = [Sample(), Sample(0.7, top_k=4), Sample(1.3, top_p=0.8), Sample(0.0), None]
+
+
+def test_texts_are_drawn_together_as_they_are_alone() -> None:
+    """A text has the tokens that `Sample` with its seed draws for it, whatever the options of the others are."""
+    model = small_model("transformer")
+    batch = ContinuousBatch(model)
+    prompts = [[1, number % 5] for number in range(15)]
+    with evaluating(model):
+        opened_rows = [batch.model.prefill(batch.model.start(1), np.array([[0, *prompt]])) for prompt in prompts]
+    rows = [
+        batch.open(log_probs_1V[0], state, RowSampler(SAMPLING[number % 5], seed=number))
+        for number, (log_probs_1V, state) in enumerate(opened_rows)
+    ]
+    found: list[list[int]] = [[] for _ in rows]
+    for _ in range(2 * BLOCK):  # more than one block of random numbers
+        moves = [(row, batch.choose(row)) for row in rows]
+        for (_, token), tokens in zip(moves, found, strict=True):
+            tokens.append(token)
+        batch.advance(moves)
+    for number, tokens in enumerate(found):
+        options = SAMPLING[number % 5]
+        generator = torch.Generator().manual_seed(number)
+        choose = Greedy() if options is None else replace(options, generator=generator)
+        prompt_T = torch.tensor(prompts[number])
+        [expected_T] = generate(model, prompt_T, eos=None, bos=0, max_new_tokens=2 * BLOCK, choose=choose)
+        assert tokens == expected_T.tolist()
 
 
 class _Crowded:

@@ -56,6 +56,7 @@ def test_keys_are_asked_for_everywhere_but_at_health(runs: Path, start: Callable
     keys.write_text("# keys\nsecret-one\n")
     environment = {"CHAINRULE_API_KEYS": "secret-two,secret-three"}
     service = start(runs / "ngram", "--api-key-file", keys, environment=environment)
+    service.wait_until_ready()
     assert httpx2.get(f"{service.url}/health").json() == {"status": "ok"}
     for path in ("/v1/models", "/metrics", "/tokenizer_info", "/nothing"):
         assert httpx2.get(service.url + path).status_code == 401

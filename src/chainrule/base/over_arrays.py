@@ -47,6 +47,10 @@ class TensorArrays:
         log_probs_BV, state = self._model.step(state, self._tensor(token_B))
         return _array(log_probs_BV.exp().cpu().double()), state
 
+    def step(self, state: State, token_B: Array) -> tuple[Array, State]:
+        log_probs_BV, state = self._model.step(state, self._tensor(token_B))
+        return _array(log_probs_BV), state
+
     def prefill(self, state: State, tokens_BT: Array) -> tuple[Array, State]:
         log_probs_BV, state = self._model.prefill(state, self._tensor(tokens_BT))
         return _array(log_probs_BV), state

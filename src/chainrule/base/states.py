@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
+
 from chainrule.base.lazy import torch
 from chainrule.types import State, TensorHolder
 
@@ -21,6 +23,8 @@ def state_form(state: State) -> Hashable:
         return tuple((key, state_form(part)) for key, part in state.items())
     if isinstance(state, TensorHolder):
         return state.form()
+    if isinstance(state, np.ndarray):
+        return "array", state.shape[1:], state.dtype
     if isinstance(state, torch.Tensor):
         return "tensor", tuple(state.shape[1:]), state.dtype, state.device
     form: Hashable = state
@@ -53,4 +57,6 @@ def join_states(states: Sequence[State]) -> State:
         return {key: join_states([state[key] for state in states]) for key in first}
     if isinstance(first, TensorHolder):
         return first.join(states[1:])
+    if isinstance(first, np.ndarray):
+        return np.concatenate(states)
     return torch.cat(list(states)) if isinstance(first, torch.Tensor) else first

@@ -93,7 +93,7 @@ def serve(
         if open_page:
             open_browser(address)
 
-    run_server(app, host, port, drain=drain, load=load, started=started)
+    run_server(app, host, port, drain=drain, load=load, page=open_page, started=started)
 
 
 def check_installed() -> None:
@@ -116,7 +116,7 @@ def serve_page(runs: list[Path]) -> None:
         print_note(f"the page over these runs is at {address}; Ctrl-C ends it")
         open_browser(address)
 
-    run_server(make_app(runs), "127.0.0.1", 0, drain=1.0, load=False, started=started)
+    run_server(make_app(runs), "127.0.0.1", 0, drain=1.0, load=False, page=True, started=started)
 
 
 def open_browser(address: str) -> None:

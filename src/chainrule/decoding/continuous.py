@@ -1,32 +1,38 @@
 """Continuous batching: texts that join and leave a batch at every step, each with the numbers it would have alone.
 
     batch = ContinuousBatch(model)
-    row, other = batch.open(log_probs_1V, state), ...      # after a prefill of one prompt
+    row, other = batch.open(log_probs_V, state), ...        # after a prefill of one prompt
     batch.advance([(row, token), (other, token)])           # row.log_probs_V is now that after the token
     batch.close(row)
 
-Rows whose states have the same form are computed in one pass. A matrix product may round a row differently in a larger
-batch, and a sampled token may then differ. Therefore every pass has the same number of rows, PASS_ROWS, whether they
-are in use or not, and before the first pass the model is tested: if the numbers of a row depend on its place or on its
-neighbours, every row is computed alone.
+Rows whose states have the same form are computed in one pass. Where the numbers of a row never depend on the others
+(`independent_rows`: the decoding engine, n-grams), a pass has the rows that move, and no others. Elsewhere a matrix
+product may round a row differently in a larger batch, and a sampled token may then differ. Therefore every pass has the
+same number of rows, PASS_ROWS, whether they are in use or not, and before the first pass the model is tested: if the
+numbers of a row depend on its place or on its neighbours, every row is computed alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from chainrule.base.arrays import Array
 from chainrule.base.devices import device_of
 from chainrule.base.lazy import torch
 from chainrule.base.modes import evaluating
+from chainrule.base.over_arrays import over_arrays
 from chainrule.base.states import join_states, separate_rows, state_form
+from chainrule.decoding.row_sampling import RowSampler, choose_rows
 from chainrule.types import State, Stepper
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PASS_ROWS = 8
-"""Rows of every pass."""
+"""Rows of every pass of a model whose rows might depend on one another."""
 
 TEST_STEPS = 4
 """Steps on which a model is tested."""
@@ -35,19 +41,25 @@ TEST_STEPS = 4
 class Row:
     """One text of a batch: the distribution of its next token, and the place of its state."""
 
-    __slots__ = ("group", "log_probs_V", "place")
+    __slots__ = ("group", "log_probs_V", "place", "sampler", "token")
 
-    def __init__(self, log_probs_V: Tensor, group: _Group, place: int) -> None:
-        self.log_probs_V, self.group, self.place = log_probs_V, group, place
+    def __init__(self, log_probs_V: Array, group: _Group, sampler: RowSampler | None) -> None:
+        self.log_probs_V, self.group, self.place = log_probs_V, group, 0
+        self.sampler = sampler
+        self.token: int | None = None  # the next one, if it was chosen
 
 
 class _Group:
-    """Rows that are computed in one pass; a place without a row has a copy of another row's state."""
+    """Rows that are computed in one pass; a place may have no row."""
 
-    def __init__(self, state: State, places: int) -> None:
-        self.state = state
-        self.rows: list[Row | None] = [None] * places
+    __slots__ = ("form", "rows", "state")
+
+    def __init__(self, state: State, rows: list[Row | None]) -> None:
+        self.state, self.rows = state, rows
         self.form: Hashable = state_form(state)
+        for place, row in enumerate(rows):
+            if row is not None:
+                row.group, row.place = self, place
 
     @property
     def used(self) -> list[Row]:
@@ -59,9 +71,10 @@ class ContinuousBatch:
     """The texts that one model is continuing."""
 
     def __init__(self, stepper: Stepper, pass_rows: int | None = None) -> None:
-        """`pass_rows` None: PASS_ROWS if the model passes the test, else one."""
-        self.stepper = stepper
-        self.device = device_of(stepper)
+        """`pass_rows` None: as many as move if they are independent, PASS_ROWS if the model passes the test, or one."""
+        self.stepper: Any = stepper
+        self.model = over_arrays(stepper)
+        self.needs_company = True  # whether texts must begin together to share a pass; unknown before the first
         self._pass_rows = pass_rows
         self._groups: list[_Group] = []
 
@@ -69,26 +82,28 @@ class ContinuousBatch:
         return sum(len(group.used) for group in self._groups)
 
     @property
-    def pass_rows(self) -> int:
-        """Rows of every pass."""
-        if self._pass_rows is None:
-            self._pass_rows = PASS_ROWS if rows_are_independent(self.stepper, PASS_ROWS) else 1
-        return self._pass_rows
-
-    @property
     def passes(self) -> int:
         """Passes of the model that a step of all rows takes."""
         return len(self._groups)
 
-    def open(self, log_probs_1V: Tensor, state: State) -> Row:
-        """A new text, whose prefix was read into the state of one row."""
-        places = self.pass_rows
+    def pass_rows(self, state: State) -> int | None:
+        """Rows of every pass over states like this one; None: any number."""
+        if self._pass_rows is None:
+            if self.stepper.independent_rows(state):
+                self.needs_company = False
+                return None
+            self._pass_rows = PASS_ROWS if rows_are_independent(self.stepper, PASS_ROWS) else 1
+        return self._pass_rows
+
+    def open(self, log_probs_V: Array, state: State, sampler: RowSampler | None = None) -> Row:
+        """A new text, whose prefix was read into the state of one row; `sampler` is for `choose`."""
         with evaluating(self.stepper):
-            group = _Group(self._spread(state, [0] * places), places)
-        row = Row(log_probs_1V[0], group, 0)
+            places = self.pass_rows(state)
+            spread = state if places is None else self._spread(state, [0] * places)
+            group = _Group(spread, [None] * (places or 1))
+        row = Row(log_probs_V, group, sampler)
         group.rows[0] = row
         self._groups.append(group)
-        self._merge(group)
         return row
 
     def close(self, row: Row) -> None:
@@ -97,57 +112,101 @@ class ContinuousBatch:
         if not row.group.used:
             self._groups.remove(row.group)
 
+    def choose(self, row: Row) -> int:
+        """The next token of a text by its sampler; texts with equal options are chosen for together."""
+        if row.token is None:
+            assert row.sampler is not None
+            options = row.sampler.options
+            alike = [
+                (other, other.sampler)
+                for other in row.group.used
+                if other.token is None and other.sampler is not None and other.sampler.options == options
+            ]
+            log_probs_BV = np.stack([other.log_probs_V for other, _ in alike])
+            for (other, _), token in zip(
+                alike, choose_rows(log_probs_BV, [sampler for _, sampler in alike]), strict=True
+            ):
+                other.token = token
+        assert row.token is not None
+        return row.token
+
     def advance(self, moves: Iterable[tuple[Row, int]]) -> None:
         """Append a token to each of some texts; the others stay as they are."""
         tokens = dict(moves)
-        for group in dict.fromkeys(row.group for row in tokens):
-            waiting = [row for row in group.used if row not in tokens]
-            if waiting:
-                group = self._split(group, [row for row in group.used if row in tokens])
-            self._step(group, tokens)
-        for group in list(self._groups):
-            if group in self._groups:
-                self._merge(group)
+        with evaluating(self.stepper):
+            for group in self._gather(tokens):
+                self._step(group, tokens)
+
+    def _gather(self, tokens: dict[Row, int]) -> list[_Group]:
+        """Groups of the rows that move, as few as possible."""
+        groups = list(dict.fromkeys(row.group for row in tokens))
+        if len(groups) == 1 and len(self._groups) == 1 and len(groups[0].rows) == len(tokens):
+            return groups  # the usual case: all texts go on together
+        moving = [self._split(group, tokens) for group in groups]
+        by_form: dict[Hashable, list[_Group]] = {}
+        for group in moving:
+            by_form.setdefault(group.form, []).append(group)
+        return [joined for alike in by_form.values() for joined in self._join(alike)]
 
     def _step(self, group: _Group, tokens: dict[Row, int]) -> None:
-        spare = tokens[group.used[0]]
-        chosen = [spare if row is None else tokens[row] for row in group.rows]
-        with evaluating(self.stepper):
-            log_probs_BV, group.state = self.stepper.step(group.state, torch.tensor(chosen, device=self.device))
+        spare = tokens[next(row for row in group.rows if row is not None)]
+        chosen_B = np.array([spare if row is None else tokens[row] for row in group.rows], np.int64)
+        log_probs_BV, group.state = self.model.step(group.state, chosen_B)
         group.form = state_form(group.state)
         for row, log_probs_V in zip(group.rows, log_probs_BV, strict=True):
             if row is not None:
-                row.log_probs_V = log_probs_V
+                row.log_probs_V, row.token = log_probs_V, None
 
-    def _split(self, group: _Group, rows: list[Row]) -> _Group:
-        """Move some rows of a group into one of their own."""
-        kept = [row for row in group.used if row not in rows]
+    def _split(self, group: _Group, tokens: dict[Row, int]) -> _Group:
+        """The rows of a group that move; those that wait, and places without a row if any number will do, leave it."""
+        used = group.used
+        moving = [row for row in used if row in tokens]
+        places = self.pass_rows(group.state)
+        if len(moving) == len(used) and (places is not None or len(used) == len(group.rows)):
+            return group
         self._groups.remove(group)
-        self._regroup(group.state, kept, [row.place for row in kept])
-        return self._regroup(group.state, rows, [row.place for row in rows])
+        waiting = [row for row in used if row not in tokens]
+        if waiting:
+            self._regroup(group.state, waiting, [row.place for row in waiting], places)
+        return self._regroup(group.state, moving, [row.place for row in moving], places)
 
-    def _merge(self, group: _Group) -> None:
-        """Join a group with another of the same form, if their rows fit into one pass."""
-        for other in self._groups:
-            fits = len(group.used) + len(other.used) <= self.pass_rows
-            if other is not group and fits and other.form == group.form:
-                rows = [*other.used, *group.used]
-                places = [row.place + (self.pass_rows if row.group is group else 0) for row in rows]
-                self._groups.remove(other)
-                self._groups.remove(group)
-                with evaluating(self.stepper):
-                    self._regroup(join_states([other.state, group.state]), rows, places)
-                return
+    def _join(self, groups: list[_Group]) -> list[_Group]:
+        """Join groups of the same form, as many as fit into one pass."""
+        places = self.pass_rows(groups[0].state)
+        packs: list[list[_Group]] = []
+        for group in sorted(groups, key=lambda one: -len(one.used)):
+            fits = (
+                pack
+                for pack in packs
+                if places is None or sum(len(one.used) for one in pack) + len(group.used) <= places
+            )
+            pack = next(fits, None)
+            if pack is None:
+                packs.append([group])
+            else:
+                pack.append(group)
+        return [pack[0] if len(pack) == 1 else self._merge(pack, places) for pack in packs]
 
-    def _regroup(self, state: State, rows: list[Row], places: list[int]) -> _Group:
+    def _merge(self, pack: list[_Group], places: int | None) -> _Group:
+        """One group of the rows of several."""
+        rows, at, first = list[Row](), list[int](), 0
+        for group in pack:
+            rows += group.used
+            at += [first + row.place for row in group.used]
+            first += len(group.rows)
+            self._groups.remove(group)
+        state = join_states([group.state for group in pack])
+        if places is not None:
+            return self._regroup(state, rows, at, places)
+        self._groups.append(_Group(state, list(rows)))  # each place has a row
+        return self._groups[-1]
+
+    def _regroup(self, state: State, rows: list[Row], at: list[int], places: int | None) -> _Group:
         """A group of rows, which are at these places of a state."""
-        spare = self.pass_rows - len(rows)
-        with evaluating(self.stepper):
-            group = _Group(self._spread(state, places + places[:1] * spare), self.pass_rows)
-        for place, row in enumerate(rows):
-            group.rows[place], row.group, row.place = row, group, place
-        self._groups.append(group)
-        return group
+        free = 0 if places is None else places - len(rows)
+        state = self._spread(state, at + at[:1] * free)
+        self._groups.append(_Group(state, [*rows, *[None] * free]))
+        return self._groups[-1]
 
     def _spread(self, state: State, places: list[int]) -> State:
         """The rows at these places, each stored separately.
@@ -155,7 +214,7 @@ class ContinuousBatch:
         Copies of one row may share what they have read, as the beams of a sentence do, and attention then adds in
         another order than for rows of different texts.
         """
-        return separate_rows(self.stepper.select(state, torch.tensor(places, device=self.device)))
+        return separate_rows(self.model.select(state, np.array(places, np.int64)))
 
 
 def rows_are_independent(stepper: Stepper, rows: int) -> bool:

@@ -60,6 +60,8 @@ class ArraySample:
 def keep(log_probs_BV: Array, options: Sample) -> Array:
     """Log-probabilities after temperature, top-k and top-p; -inf where a token is removed."""
     scores_BV = log_probs_BV if options.temperature == 1 else log_probs_BV / np.float32(options.temperature)
+    if options.top_k is None and options.top_p == 1:
+        return scores_BV
     ordered_BV = -np.sort(-scores_BV, axis=1)
     if options.top_k is not None and options.top_k < scores_BV.shape[1]:
         least_B1 = ordered_BV[:, options.top_k - 1 : options.top_k]

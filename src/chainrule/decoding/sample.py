@@ -52,17 +52,24 @@ def keep_top_p(log_probs_BV: Tensor, p: float) -> Tensor:
 
 
 def draw(log_probs_BV: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Draw one token of each row with probability proportional to exp(log_probs) -> B.
+    """Draw one token of each row with probability proportional to exp(log_probs) -> B."""
+    shape, device = (*log_probs_BV.shape[:-1], 1), log_probs_BV.device
+    return draw_at(log_probs_BV, torch.rand(shape, generator=generator, device=device, dtype=_sum_type(log_probs_BV)))
+
+
+def draw_at(log_probs_BV: Tensor, uniform_B1: Tensor) -> Tensor:
+    """The tokens that `draw` gives for these uniform numbers -> B.
 
     Inverts the distribution function at one uniform number per row, which is far cheaper than V random numbers. The sum
     is in double precision, where the device has it: in single precision the tail of a large vocabulary would vanish.
     """
-    sum_type = torch.float32 if log_probs_BV.device.type == "mps" else torch.float64
-    below_BV = log_probs_BV.softmax(-1).cumsum(-1, dtype=sum_type)
-    total_B1 = below_BV[..., -1:]
-    uniform_B1 = torch.rand(total_B1.shape, generator=generator, device=total_B1.device, dtype=sum_type)
+    below_BV = log_probs_BV.softmax(-1).cumsum(-1, dtype=_sum_type(log_probs_BV))
     # 1 - u is in (0, 1]: a level above 0 and at most the total never selects a token of probability 0.
-    return torch.searchsorted(below_BV, (1 - uniform_B1) * total_B1).squeeze(-1)
+    return torch.searchsorted(below_BV, (1 - uniform_B1) * below_BV[..., -1:]).squeeze(-1)
+
+
+def _sum_type(log_probs_BV: Tensor) -> torch.dtype:
+    return torch.float32 if log_probs_BV.device.type == "mps" else torch.float64
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,11 @@ class Sample:
         """log_probs_BV -> a drawn token of each row, B."""
         if self.temperature < MIN_TEMPERATURE:
             return log_probs_BV.argmax(-1)
+        return draw(self.filtered(log_probs_BV), self.generator)
+
+    def filtered(self, log_probs_BV: Tensor) -> Tensor:
+        """Log-probabilities after temperature, top-k and top-p -> BV, -inf where a token is removed."""
         scores_BV = apply_temperature(log_probs_BV, self.temperature)
         if self.top_k is not None:
             scores_BV = keep_top_k(scores_BV, self.top_k)
-        return draw(keep_top_p(scores_BV, self.top_p), self.generator)
+        return keep_top_p(scores_BV, self.top_p)

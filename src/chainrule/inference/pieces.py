@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from chainrule.text.tokenizers import Tokenizer
 
+CONTEXT = 8
+"""Tokens that decide how the next one is written: whether a space precedes it, and which character its bytes end."""
+
 
 class TextPieces:
     """The text of tokens that come one by one, in pieces of whole characters."""
@@ -21,9 +24,22 @@ class TextPieces:
         text, piece = self._tokenizer.decode(self._line), ""
         if text.startswith(self._shown) and not text.endswith("\ufffd") and text != self._shown:
             piece, self._shown = text[len(self._shown) :], text
+            if len(self._line) >= 2 * CONTEXT:  # a long line is not decoded again for each token
+                self._line = self._line[-CONTEXT:]
+                self._shown = self._tokenizer.decode(self._line)
         if token == self._tokenizer.eos:
             self._line, self._shown = [], ""
         return piece
+
+    def feed_all(self, tokens: Sequence[int]) -> str:
+        """Append several tokens -> the text that is now complete, each line decoded once."""
+        ends = [place for place, token in enumerate(tokens, 1) if token == self._tokenizer.eos]
+        pieces = []
+        for begin, end in zip([0, *ends], [*ends, len(tokens)], strict=True):
+            if begin < end:
+                self._line += tokens[begin : max(begin, end - CONTEXT)]
+                pieces += [self.feed(token) for token in tokens[max(begin, end - CONTEXT) : end]]
+        return "".join(pieces)
 
 
 def last_line(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:

@@ -33,6 +33,7 @@ from chainrule.types import (
     Source,
     State,
     SteppingModel,
+    TensorHolder,
     TextEncoder,
     Vocabulary,
     select_rows,
@@ -169,6 +170,11 @@ class LanguageModel(nn.Module, SteppingModel):
         hidden_BTD, state = self.read(state, tokens_BT)
         log_probs_NV = self.output.log_probs(hidden_BTD[:, -tokens_BT.shape[1] :].flatten(0, 1))
         return log_probs_NV.unflatten(0, tokens_BT.shape), state
+
+    def independent_rows(self, state: Prefix) -> bool:
+        """Whether the decoding engine computes everything up to log p."""
+        features = state.features
+        return state.pending_B is None and isinstance(features, TensorHolder) and features.independent
 
     def rewindable(self, state: Prefix) -> int | None:
         """The number of tokens that fit into the window; they can be read and then removed. None: never any."""

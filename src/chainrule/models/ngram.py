@@ -231,6 +231,10 @@ class Ngram(SteppingModel):
         log_probs_BTV, states_BO = self._arrays.extend(state.numpy(), _to_array(tokens_BT))
         return torch.from_numpy(log_probs_BTV).to(tokens_BT.device), torch.from_numpy(states_BO)
 
+    def independent_rows(self, state: Any) -> bool:
+        """Yes: a row is looked up by itself."""
+        return True
+
     def propose(self, state: Tensor, tokens_1T: Tensor, count: int, threshold: float) -> tuple[list[int], Tensor]:
         """Append tokens to one prefix -> its most probable continuation, and the new state.
 

@@ -7,16 +7,16 @@ import math
 import secrets
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from chainrule.base.lazy import torch
+import numpy as np
+
+from chainrule.base.arrays import Array
+from chainrule.decoding.row_sampling import RowSampler, choose_rows
 from chainrule.decoding.stop_strings import StopStrings
 from chainrule.inference.pieces import TextPieces, end_token, last_line
 from chainrule.server.completion_request import SEED_BITS, CompletionRequest, Prompt, bias_of
 from chainrule.text.tokenizers import Tokenizer
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 LEAST = -9999.0
 """The log-probability of what is impossible: JSON has no infinity."""
@@ -80,12 +80,14 @@ class TokenLog:
         }
 
 
-def top_of(log_probs_V: Tensor, token: int, count: int, tokenizer: Tokenizer) -> dict[str, float] | None:
+def top_of(log_probs_V: Array, token: int, count: int, tokenizer: Tokenizer) -> dict[str, float] | None:
     """The most probable tokens and the given one; None: none were asked for."""
     if not count:
         return None
-    best = log_probs_V.topk(min(count, len(log_probs_V)))
-    found = dict(zip(best.indices.tolist(), best.values.tolist(), strict=True)) | {token: float(log_probs_V[token])}
+    count = min(count, len(log_probs_V))
+    best_K = np.argpartition(log_probs_V, -count)[-count:]
+    best_K = best_K[np.lexsort((best_K, -log_probs_V[best_K]))]
+    found = dict(zip(best_K.tolist(), log_probs_V[best_K].tolist(), strict=True)) | {token: float(log_probs_V[token])}
     return {tokenizer.piece(one): max(value, LEAST) for one, value in found.items()}
 
 
@@ -107,44 +109,58 @@ class Choice:
     ) -> None:
         self.index, self.prompt = index, prompt
         self._request, self._tokenizer = request, tokenizer
-        options = request.options(seed_of(request, number))
+        seed = seed_of(request, number)
+        options = request.options(seed)
         self._arrays = options.array_chooser() if arrays else None
-        self._choose = options.chooser()
+        self._sampler = None if arrays else RowSampler(options.sampling if options.samples else None, seed)
         self._bias = bias_of(request.logit_bias, tokenizer)
-        self._counts: Counter[int] = Counter()
+        self._penalises = bool(request.presence_penalty or request.frequency_penalty)
+        self._counts: Counter[int] = Counter()  # of generated tokens, where they are penalised
         self._stops, self._eos = StopStrings(request.stops), end_token(tokenizer, request.stop_at_eos)
         self._pieces = TextPieces(tokenizer, last_line(tokenizer, prompt.read[1:]))
         self._before = len(prompt.text) if request.echo else 0  # characters before the generated text
+        self._whole = not (request.stream or request.stops or request.logprobs is not None)  # decoded at the end
+        self._ids: list[int] = []  # tokens that are not decoded yet
         self.text, self.tokens, self.log_prob = "", 0, 0.0
         self.sent, self.sent_tokens = 0, 0  # of the text and of the log, by streaming
         self.prompt_log, self.log = TokenLog(), TokenLog()
         self.finish: str | None = None if request.max_tokens else "length"
 
-    def choose(self, log_probs_V: Tensor) -> int:
+    @property
+    def sampler(self) -> RowSampler | None:
+        """What chooses its tokens from the distributions of the model; None: `choose` does, and changes them."""
+        return None if self._bias or self._penalises else self._sampler
+
+    def choose(self, log_probs_V: Array) -> int:
         """The next token, given the distribution of the model."""
         adjusted_1V = self._adjusted(log_probs_V)[None]
-        if self._arrays is not None:
-            return int(self._arrays(adjusted_1V.numpy())[0])
-        return int(self._choose(adjusted_1V))
+        if self._sampler is not None:
+            return choose_rows(adjusted_1V, [self._sampler])[0]
+        assert self._arrays is not None
+        return int(self._arrays(adjusted_1V)[0])
 
-    def _adjusted(self, log_probs_V: Tensor) -> Tensor:
+    def _adjusted(self, log_probs_V: Array) -> Array:
         """Log-probabilities with the bias and the penalties of tokens that were generated before."""
         presence, frequency = self._request.presence_penalty, self._request.frequency_penalty
-        if not self._bias and not (self._counts and (presence or frequency)):
+        if not self._bias and not self._counts:
             return log_probs_V
         change = dict(self._bias)
         for token, count in self._counts.items():
             change[token] = change.get(token, 0.0) - presence - frequency * count
-        adjusted_V = log_probs_V.clone()
-        adjusted_V[torch.tensor(list(change))] += torch.tensor(list(change.values()), dtype=adjusted_V.dtype)
+        adjusted_V = log_probs_V.copy()
+        adjusted_V[list(change)] += np.array(list(change.values()), adjusted_V.dtype)
         return adjusted_V
 
-    def accept(self, token: int, log_probs_V: Tensor) -> None:
+    def accept(self, token: int, log_probs_V: Array) -> None:
         """Append a chosen token, given the distribution it was chosen from."""
         log_prob = float(log_probs_V[token])
         self.tokens += 1
         self.log_prob += log_prob
-        self._counts[token] += 1
+        if self._penalises:
+            self._counts[token] += 1
+        if self._whole:
+            self._accept_whole(token)
+            return
         if self._request.logprobs is not None:
             top = top_of(log_probs_V, token, self._request.logprobs, self._tokenizer)
             self.log.add(token, self._tokenizer, log_prob, top, self._before + len(self.text))
@@ -159,6 +175,17 @@ class Choice:
             self.log = self.log.cut(self._before + end)
         elif self.tokens == self._request.max_tokens:
             self.finish = "length"
+
+    def _accept_whole(self, token: int) -> None:
+        """Append a token to a text that nobody reads before its end."""
+        if token == self._eos:
+            self.finish = "stop"
+        else:
+            self._ids.append(token)
+            if self.tokens == self._request.max_tokens:
+                self.finish = "length"
+        if self.finish is not None:
+            self.text = self._pieces.feed_all(self._ids)
 
     @property
     def mean_log_prob(self) -> float:

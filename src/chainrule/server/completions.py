@@ -10,26 +10,28 @@ import secrets
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from chainrule.base.lazy import torch
+import numpy as np
+
+from chainrule.base.arrays import Array
 from chainrule.base.modes import evaluating
 from chainrule.decoding.continuous import Row
 from chainrule.inference.generate import generate_texts, stream_text
 from chainrule.inference.subject import TextModel
-from chainrule.runs.language_model import LanguageModelRun
 from chainrule.server.choices import LEAST, Choice, TokenLog, seed_of, top_of
 from chainrule.server.completion_request import CompletionRequest, Prompt, residue_bits
 from chainrule.server.engine import Moves, Work
+from chainrule.server.kinds import language_model
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
 from chainrule.text.tokenizers import Tokenizer
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 CHUNK = 64
 """Positions of a prompt that are scored at once; a distribution over all tokens is computed for each."""
+
+READ_CHUNK = 512
+"""Positions of a prompt that are read at once; the texts of others go on in between."""
 
 Part = dict[str, Any]
 """A choice of an answer, or a part of one that is streamed."""
@@ -39,9 +41,7 @@ class Completion:
     """A request for completions of a loaded run."""
 
     def __init__(self, loaded: LoadedRun, request: CompletionRequest, limits: Limits, draft: LoadedRun | None) -> None:
-        run = loaded.run
-        if not isinstance(run, LanguageModelRun):
-            raise run.missing("generate")
+        run = language_model("generate", loaded.run)
         request.check(limits)
         self.loaded, self.request, self.limits = loaded, request, limits
         self.run, self.draft = run, None if draft is None else draft.run
@@ -115,17 +115,20 @@ class Completion:
     def _advance(self, choice: Choice, row: Row) -> int:
         if self.first_token is None:
             self.first_token = time.monotonic()
-        token = choice.choose(row.log_probs_V)
+        token = choice.choose(row.log_probs_V) if row.sampler is None else self.loaded.batch.choose(row)
         choice.accept(token, row.log_probs_V)
         return token
 
     def _begin(self, work: Work) -> Iterator[tuple[Choice | None, Row | None]]:
         """Each text with its row; without a row where nothing is generated, without a text after a part of a prompt."""
         for place, prompt in enumerate(self.prompts):
+            if place:
+                yield None, None  # others compute between two prompts
             log, found = TokenLog(), None
             for part, after in self._read(prompt):
+                if found is not None:
+                    yield None, None
                 log, found = log + part, after
-                yield None, None
             for number in range(self.request.samples):
                 choice = self._choice(place * self.request.n + number, prompt, number)
                 choice.prompt_log = log
@@ -135,21 +138,22 @@ class Completion:
                     yield choice, None
                 else:
                     assert found is not None
-                    yield choice, self.loaded.batch.open(*found)
+                    yield choice, self.loaded.batch.open(*found, choice.sampler)
 
     def _choice(self, index: int, prompt: Prompt, number: int) -> Choice:
         arrays = self.run.model.arrays is not None
         return Choice(index, self.request, prompt, self.run.tokenizer, arrays=arrays, number=number)
 
-    def _read(self, prompt: Prompt) -> Iterator[tuple[TokenLog, tuple[Tensor, Any]]]:
-        """Read a prompt, and score it in parts if it is echoed -> log of each part, distribution and state after it."""
-        model, request = self.run.model, self.request
+    def _read(self, prompt: Prompt) -> Iterator[tuple[TokenLog, tuple[Array, Any]]]:
+        """Read a prompt in parts, and score it if it is echoed -> log of each part, distribution and state after it."""
+        model, arrays, request = self.run.model, self.loaded.batch.model, self.request
         with evaluating(model):  # in this mode the state is that of the decoding engine, where the model has one
-            state, device = model.start(1), self.loaded.batch.device
+            state = arrays.start(1)
         if not request.echo or request.logprobs is None:
-            if request.max_tokens:
+            for begin in range(0, len(prompt.read) if request.max_tokens else 0, READ_CHUNK):
                 with evaluating(model):
-                    yield TokenLog(), model.prefill(state, torch.tensor([prompt.read], device=device))
+                    log_probs_1V, state = arrays.prefill(state, np.array([prompt.read[begin : begin + READ_CHUNK]]))
+                yield TokenLog(), (log_probs_1V[0], state)
             return
         scored = [*prompt.scored, None]  # nothing is scored after the last token
         offsets = iter(_offsets(self.run.tokenizer, prompt))
@@ -159,12 +163,12 @@ class Completion:
             if not begin and prompt.begun:
                 log.add(prompt.read[0], self.run.tokenizer, None, None, 0)
             with evaluating(model):
-                log_probs_1TV, state = model.extend(state, torch.tensor([read], device=device))
+                log_probs_1TV, state = arrays.extend(state, np.array([read]))
             for log_probs_V, token in zip(log_probs_1TV[0], scored[begin : begin + CHUNK], strict=True):
                 if token is not None:
                     top = top_of(log_probs_V, token, request.logprobs, self.run.tokenizer)
                     log.add(token, self.run.tokenizer, float(log_probs_V[token]), top, next(offsets))
-            yield log, (log_probs_1TV[:, -1], state)
+            yield log, (log_probs_1TV[0, -1], state)
 
     def _collect(self, work: Work, choice: Choice, done: dict[int, list[Choice]]) -> list[Part]:
         """The choices of a prompt that are returned, once all its texts have ended."""
@@ -187,9 +191,7 @@ class Completion:
     def _draft_subject(self) -> TextModel | str | None:
         if self.draft is None:
             return "lookup" if self.request.draft else None
-        if not isinstance(self.draft, LanguageModelRun):
-            raise self.draft.missing("generate")
-        return self.draft.subject
+        return language_model("generate", self.draft).subject
 
     def _search(self, work: Work) -> Generator[Moves, None, Part]:
         """Continue the prompts by calls of the verb."""

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
@@ -23,7 +24,8 @@ from chainrule.server.limits import Limits
 from chainrule.server.metrics import Metrics
 
 WINDOW = 0.003
-"""Seconds that an idle engine waits after the first text, so that texts that come together begin together."""
+"""Seconds that an idle engine waits after the first text, so that texts that come together begin together, where only
+prefixes of equal length share a pass."""
 
 Moves = list[tuple[Row, int]]
 Steps = Generator[Moves, None, Any]
@@ -39,8 +41,11 @@ class Work:
         self.cancelled = False
         self.arrived = self.began = time.monotonic()
         self.steps: Steps = steps(self)
-        self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        self.outbox: Outbox | None = None  # of the engine, once it computes
+        self.loop = asyncio.get_running_loop()
+        self._events: deque[tuple[str, Any]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._end: Any = None
 
     # On the engine
 
@@ -60,26 +65,88 @@ class Work:
         self._send("error", failure)
 
     def _send(self, kind: str, value: Any) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._events.put_nowait, (kind, value))
+        self._events.append((kind, value))
+        if self.outbox is None:
+            _wake_all(self.loop, [self])
+        else:
+            self.outbox.add(self)
 
     # On the event loop
 
-    async def parts(self) -> AsyncIterator[Any]:
-        """The parts of the answer, and at last its end; errors are raised."""
-        kind = ""
-        while kind != "end":
-            kind, value = await self._events.get()
-            if kind == "error":
-                raise value
-            yield value
+    def wake(self) -> None:
+        """Let the reader of the parts go on."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def parts(self, timeout: float | None = None) -> AsyncIterator[list[Any]]:
+        """The parts of the answer, as many at once as there are; errors are raised.
+
+        After `timeout` seconds without any, an empty list.
+        """
+        while True:
+            if not self._events:
+                self._waiter = self.loop.create_future()
+                await asyncio.wait({self._waiter}, timeout=timeout)
+            found, last = self._new_parts()
+            if found or last is None:
+                yield found
+            if last is not None:
+                kind, self._end = last
+                if kind == "error":
+                    raise self._end
+                return
+
+    def _new_parts(self) -> tuple[list[Any], tuple[str, Any] | None]:
+        """The parts that have come, and the end or the error after them if it has come."""
+        found: list[Any] = []
+        while self._events:
+            event = self._events.popleft()
+            if event[0] != "part":
+                return found, event
+            found.append(event[1])
+        return found, None
 
     async def result(self) -> Any:
         """The end of the answer."""
-        value = None
-        async for value in self.parts():  # noqa: B007
+        async for _ in self.parts():
             pass
-        return value
+        return self._end
+
+
+class Outbox:
+    """Work with news for the event loop, which is woken once for all of it: waking it takes longer than a small step.
+
+    The first news of a work, its first token, wakes it at once.
+    """
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakSet[Work] = weakref.WeakSet()
+        self._news: dict[Work, None] = {}
+
+    def add(self, work: Work) -> None:
+        """Note that a work has news."""
+        self._news[work] = None
+        if work not in self._known:
+            self._known.add(work)
+            self.flush()
+
+    def flush(self) -> None:
+        """Wake the event loops of all work that has news."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Work]] = {}
+        for work in self._news:
+            by_loop.setdefault(work.loop, []).append(work)
+        self._news.clear()
+        for loop, some in by_loop.items():
+            _wake_all(loop, some)
+
+
+def _wake_all(loop: asyncio.AbstractEventLoop, works: list[Work]) -> None:
+    def wake() -> None:
+        for work in works:
+            work.wake()
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(wake)
 
 
 class Engine:
@@ -90,6 +157,7 @@ class Engine:
         self._changed = threading.Condition()
         self._waiting: deque[Work] = deque()
         self._running: list[Work] = []
+        self._outbox = Outbox()
         self._thread: threading.Thread | None = None
         self._stopping = False
         metrics.running.set_function(lambda: len(self._running))
@@ -149,7 +217,7 @@ class Engine:
                 idle = not self._running
                 while not (self._waiting or self._running or self._stopping):
                     self._changed.wait()
-            if idle and any(work.batch is not None for work in self._waiting):
+            if idle and any(work.batch is not None and work.batch.needs_company for work in self._waiting):
                 time.sleep(WINDOW)
             with self._changed:
                 self._admit()
@@ -159,6 +227,7 @@ class Engine:
         ended = ApiError(503, "the server is shutting down", code="shutting_down", retry_after=5)
         for work in (*self._running, *self._waiting):
             work.fail(ended)
+        self._outbox.flush()
 
     def _admit(self) -> None:
         """Begin waiting requests, in order, while there is room."""
@@ -168,6 +237,7 @@ class Engine:
             work = self._waiting.popleft()
             work.began = time.monotonic()
             self._metrics.queue_time.observe(work.began - work.arrived)
+            work.outbox = self._outbox
             self._running.append(work)
             rows += work.rows
 
@@ -178,6 +248,7 @@ class Engine:
             wanted = self._resume(work)
             if wanted and work.batch is not None:
                 moves.setdefault(work.batch, []).extend(wanted)
+        self._outbox.flush()  # tokens are sent while the next ones are computed
         for batch, wanted in moves.items():
             try:
                 batch.advance(wanted)
@@ -185,6 +256,7 @@ class Engine:
                 for work in [work for work in self._running if work.batch is batch]:
                     self._finish(work)
                     work.fail(error)
+        self._outbox.flush()
 
     def _resume(self, work: Work) -> Moves:
         late = time.monotonic() - work.arrived > self._limits.seconds

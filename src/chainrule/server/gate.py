@@ -55,6 +55,8 @@ class Gate:
             given = None if authorization is None else authorization.decode("latin-1")
             if route not in PUBLIC and not (route in OWN_KEY and given is None):
                 self._server.keys.check(given)
+            if route not in PUBLIC:
+                self._server.asked.set()
             if route not in PUBLIC and route != "/metrics":
                 self._server.check_accepting()
         except ApiError as error:

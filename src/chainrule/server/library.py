@@ -15,6 +15,7 @@ from chainrule.base.devices import release_memory
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.decoding.continuous import ContinuousBatch
 from chainrule.errors import ChainruleError, ConfigError
+from chainrule.registry import MODELS
 from chainrule.runs.base import Run
 from chainrule.runs.load import load
 from chainrule.server.errors import ApiError, overloaded
@@ -52,6 +53,11 @@ class Entry:
     loaded: LoadedRun | None = None
     refused: Stamp | None = None  # of files that could not be loaded in its place
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def task(self) -> str:
+        """The task of its model, which is not imported for it."""
+        return MODELS.describe(self.model).task
 
     @property
     def size(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -14,14 +15,21 @@ from starlette.applications import Starlette
 from chainrule.errors import ConfigError
 from chainrule.server.server import Server
 
+SWITCH_SECONDS = 0.0005
+"""Time after which a thread that computes lets another one have its turn: a request must not wait long to be read."""
+
 AFTER_DRAIN = 5
 """Seconds for answers to be sent after the work has ended."""
 
 
 def run_server(
-    app: Starlette, host: str, port: int, *, drain: float, load: bool, started: Callable[[str], None]
+    app: Starlette, host: str, port: int, *, drain: float, load: bool, page: bool, started: Callable[[str], None]
 ) -> None:
-    """Serve until a signal; `started` gets the address, with the port that was chosen if `port` is 0."""
+    """Serve until a signal; `started` gets the address, with the port that was chosen if `port` is 0.
+
+    With `load` all runs are loaded at once. With `page` the page is about to be opened, and comes before everything.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
     listener = _listen(host, port)
     address = listener.getsockname()
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
@@ -34,7 +42,7 @@ def run_server(
         timeout_graceful_shutdown=AFTER_DRAIN,
         timeout_keep_alive=30,
     )
-    process = _Process(config, app.state.server, drain, load)
+    process = _Process(config, app.state.server, drain, load, page)
     started(f"http://{shown}:{address[1]}")
     process.run(sockets=[listener])
 
@@ -42,7 +50,10 @@ def run_server(
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+        # Inherited by every connection: an answer that is sent in two parts would wait 40 ms for an acknowledgement.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen at {host} port {port} ({error}); choose another --host or --port") from None
 
@@ -50,12 +61,12 @@ def _listen(host: str, port: int) -> socket.socket:
 class _Process(uvicorn.Server):
     """Drains at the first signal and ends at the second."""
 
-    def __init__(self, config: uvicorn.Config, server: Server, drain: float, load: bool) -> None:
+    def __init__(self, config: uvicorn.Config, server: Server, drain: float, load: bool, page: bool) -> None:
         super().__init__(config)
-        self._server, self._drain, self._load = server, drain, load
+        self._server, self._drain, self._load, self._page = server, drain, load, page
         self._signalled: float | None = None
-        self._loading: asyncio.Task[None] | None = None
-        server.loading = load
+        self._preparing: asyncio.Task[None] | None = None
+        server.loading = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._signalled is not None:
@@ -64,10 +75,10 @@ class _Process(uvicorn.Server):
         self._server.draining = True
 
     async def on_tick(self, counter: int) -> bool:
-        if self._load and self._loading is None:
-            self._loading = asyncio.create_task(self._server.load_all())
-        if self._loading is not None and self._loading.done():
-            self._loading.result()  # a run that cannot be loaded ends the server
+        if self._preparing is None:
+            self._preparing = asyncio.create_task(self._server.prepare(self._load, self._page))
+        if self._preparing.done():
+            self._preparing.result()  # a run that cannot be loaded ends the server
         ended = await super().on_tick(counter)
         if self._signalled is None or ended:
             return ended

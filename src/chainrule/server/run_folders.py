@@ -102,7 +102,7 @@ def _record(place: Place) -> dict[str, Any]:
         result = (folder.read_result() if place.inside("result.json") else None) or {}
     except ChainruleError as error:
         return {"status": "damaged", "error": str(error)}
-    known = MODELS.get(config.model.name)
+    known = MODELS.describe(config.model.name)
     kept = (folder.read_validation() if place.inside("valid.json") else None) or result.get("valid")
     figures = kept if isinstance(kept, dict) else {}
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chainrule.registry import MODELS
+from chainrule.errors import ChainruleError
+from chainrule.registry import MODELS, RUNS
 from chainrule.server.auth import ApiKeys
 from chainrule.server.completion_request import CompletionRequest
 from chainrule.server.completions import Completion
@@ -21,8 +23,11 @@ from chainrule.server.library import Entry, Library, LoadedRun
 from chainrule.server.limits import Limits
 from chainrule.server.metrics import Metrics
 from chainrule.server.requests import JsonResponse
-from chainrule.server.sse import EventStream, unless_disconnected
+from chainrule.server.sse import PING_SECONDS, EventStream, unless_disconnected
 from chainrule.server.translation import Languages
+
+PAGE_SECONDS = 5.0
+"""Seconds that a browser has to show the page."""
 
 
 class Answerable(Protocol):
@@ -52,24 +57,37 @@ class Server:
         self.engine = Engine(self.limits, self.metrics)
         self.languages = Languages(dict(languages or {}))
         self.loading = self.draining = self.log_prompts = False
+        self.asked = asyncio.Event()  # whether anything was asked for but the files of the page
         for name in languages or ():
             self.library.entry(name)
 
     @property
     def translators(self) -> list[Entry]:
         """The runs that translate."""
-        entries = self.library.entries.values()
-        return [one for one in entries if MODELS.get(one.model).task == "translation"]
+        return [one for one in self.library.entries.values() if one.task == "translation"]
 
-    async def load_all(self) -> None:
-        """Load every run; meanwhile the server is not healthy."""
+    async def prepare(self, load: bool, page: bool = False) -> None:
+        """Import what the models compute with, and load every run if asked to; meanwhile the server is not healthy.
+
+        With `page` a browser is about to show the page: imports, which other threads have to wait for, begin when it
+        asks for the first result, or after PAGE_SECONDS.
+        """
         self.loading = True
         try:
-            for name in self.library.entries:
+            if page:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.asked.wait(), PAGE_SECONDS)
+            await asyncio.to_thread(self._import_models)
+            for name in self.library.entries if load else ():
                 async with self.library.use(name):
                     pass
         finally:
             self.loading = False
+
+    def _import_models(self) -> None:
+        for name in {entry.model for entry in self.library.entries.values()}:
+            with contextlib.suppress(ChainruleError):  # the requests that use it get the error
+                RUNS.get(MODELS.get(name).task)
 
     async def compute(self, request: Request, name: str | None, wanted: Answerable) -> Any:
         """The answer of a request that is one call of a verb."""
@@ -115,15 +133,12 @@ class Server:
         return lambda: self.engine.cancel(work)
 
     async def _events(self, completion: Completion, work: Work, wanted: CompletionRequest) -> AsyncIterator[Any]:
-        """The parts of a streamed completion; the last one may have the usage."""
-        held = None
-        async for part in work.parts():
-            if held is not None:
-                yield held
-            held = part  # the end, which has all choices again, is not sent
+        """The parts of a streamed completion, in lists; an empty one after a time without any; at last the usage."""
+        async for parts in work.parts(PING_SECONDS):
+            yield parts
         self.count(completion, work)
         if wanted.stream_options is not None and wanted.stream_options.include_usage:
-            yield completion.chunk([]) | {"usage": completion.usage}
+            yield [completion.chunk([]) | {"usage": completion.usage}]
 
     def note(self, request: Request, loaded: LoadedRun) -> None:
         """Record the run of a request for the log, and how many runs are loaded."""

@@ -17,12 +17,17 @@ HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-cont
 PING_SECONDS = 15.0
 """A comment is sent after this time without an event, so that proxies keep the connection."""
 
+PING = b": ping\n\n"
+
 
 class EventStream(Response):
-    """An answer of events; `cancel` is called when the client has gone, `close` in any case."""
+    """An answer of events, which come in lists, an empty list after PING_SECONDS without an event.
+
+    `cancel` is called when the client has gone, `close` in any case.
+    """
 
     def __init__(
-        self, events: AsyncIterator[Any], cancel: Callable[[], None], close: Callable[[], Awaitable[None]]
+        self, events: AsyncIterator[list[Any]], cancel: Callable[[], None], close: Callable[[], Awaitable[None]]
     ) -> None:
         super().__init__()
         self._events, self._cancel, self._close = events, cancel, close
@@ -46,30 +51,13 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         try:
-            async for event in self._with_pings():
-                data = b": ping\n\n" if event is None else b"data: " + to_json(event) + b"\n\n"
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+            async for events in self._events:
+                frames = b"".join([b"data: " + to_json(event) + b"\n\n" for event in events])
+                await send({"type": "http.response.body", "body": frames or PING, "more_body": True})
             end = b"data: [DONE]\n\n"
         except ApiError as error:
             end = b"data: " + to_json(error.body) + b"\n\n"
         await send({"type": "http.response.body", "body": end, "more_body": False})
-
-    async def _with_pings(self) -> AsyncIterator[Any]:
-        """The events, and None after a time without one."""
-        following = asyncio.ensure_future(anext(self._events, self))
-        try:
-            while True:
-                await asyncio.wait({following}, timeout=PING_SECONDS)
-                if not following.done():
-                    yield None
-                    continue
-                event = following.result()
-                if event is self:
-                    return
-                yield event
-                following = asyncio.ensure_future(anext(self._events, self))
-        finally:
-            following.cancel()
 
 
 async def disconnected(receive: Receive) -> None:

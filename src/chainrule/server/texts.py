@@ -9,7 +9,7 @@ import base64
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -17,14 +17,10 @@ from pydantic import Field
 from chainrule.evaluation.perplexity import bits_per_byte
 from chainrule.inference.score import LineScore, score_text
 from chainrule.inference.unknown_words import OovKind, UnknownWords
-from chainrule.runs.base import Run
-from chainrule.runs.labels import ClassifierRun, TaggerRun
-from chainrule.runs.language_model import LanguageModelRun
-from chainrule.runs.masked import MaskedRun
-from chainrule.runs.translator import TranslatorRun
 from chainrule.server.completion_request import check_ids
 from chainrule.server.engine import Moves
 from chainrule.server.errors import invalid
+from chainrule.server.kinds import classifier, filler, language_model, tagger
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
 from chainrule.server.requests import Fields
@@ -32,11 +28,13 @@ from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.readers import text_of
 from chainrule.text.tokenizers import Tokenizer
 
+if TYPE_CHECKING:
+    from chainrule.runs.language_model import LanguageModelRun
+
 SLICE, SCORED_SLICE = 32, 1024
 """Lines computed before other requests have their turn; of scoring, which is faster."""
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Run)
 Answer = Generator[Moves, None, Any]
 """A generator on the engine, whose result is the JSON of the answer."""
 
@@ -71,13 +69,6 @@ def in_slices(
     return found
 
 
-def run_with(verb: str, kind: type[R], loaded: LoadedRun) -> R:
-    """The run, which must be of a kind that has `verb`."""
-    if not isinstance(loaded.run, kind):
-        raise loaded.run.missing(verb)
-    return loaded.run
-
-
 class ScoreRequest(Lines):
     """log p of lines, each scored separately, its end included."""
 
@@ -91,7 +82,7 @@ class ScoreRequest(Lines):
             raise invalid("input has a text with a newline; /score takes lines, one text each", "input")
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
-        run = run_with("score", LanguageModelRun, loaded)
+        run = language_model("score", loaded.run)
         meter = ResidueMeter(run.tokenizer)
         compute = self._with_tokens if self.tokens else self._totals
         size = SCORED_SLICE if run.model.line_scorer is not None else SLICE
@@ -151,7 +142,7 @@ class ClassifyRequest(Lines):
     input: str | list[str] | list[tuple[str, str]]  # type: ignore[assignment]
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
-        run = run_with("classify", ClassifierRun, loaded)
+        run = classifier("classify", loaded.run)
 
         def compute(lines: Sequence[Any]) -> list[Any]:
             return [
@@ -173,7 +164,7 @@ class TagRequest(Lines):
     input: str | list[str] | list[list[str]]  # type: ignore[assignment]
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
-        run = run_with("tag", TaggerRun, loaded)
+        run = tagger("tag", loaded.run)
         sentences = [one.split() if isinstance(one, str) else one for one in self.lines]
 
         def compute(some: Sequence[list[str]]) -> list[Any]:
@@ -190,9 +181,7 @@ class FillRequest(Lines):
     top: int = Field(5, ge=1, le=1000)
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
-        run = loaded.run
-        if not isinstance(run, MaskedRun | TranslatorRun):
-            raise run.missing("fill")
+        run = filler("fill", loaded.run)
 
         def compute(some: Sequence[str]) -> list[Any]:
             filled = ((text, run.fill(text, self.top)) for text in some)

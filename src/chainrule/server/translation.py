@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from chainrule.runs.translator import TranslatorRun
 from chainrule.server.errors import invalid
+from chainrule.server.kinds import translator
 from chainrule.server.library import Entry, LoadedRun
 from chainrule.server.limits import Limits
 from chainrule.server.requests import Fields
-from chainrule.server.texts import SLICE, Answer, in_slices, run_with
+from chainrule.server.texts import SLICE, Answer, in_slices
 
 
 class TranslateRequest(Fields):
@@ -44,7 +44,7 @@ class TranslateRequest(Fields):
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         """Translate on the engine."""
-        run = run_with("translate", TranslatorRun, loaded)
+        run = translator("translate", loaded.run)
         longest = max((len(run.source_tokenizer.encode(line)) for line in self.lines), default=0)
         if longest > limits.tokens:
             raise invalid(

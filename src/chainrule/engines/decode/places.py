@@ -9,6 +9,7 @@ are copied into a new one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,24 +70,44 @@ class Rows:
         return Rows(places_RL.copy(), tokens_RL.copy(), length_R.copy())
 
 
-def joined(parts: list[tuple[Pool, Rows, Array]]) -> tuple[Pool, Rows, Array]:
-    """The rows of several states, with their places in one pool."""
+Part = tuple[Pool, Rows, Array]
+"""The pool of a state, its rows, and their lengths."""
+
+
+def joined(parts: list[Part]) -> Part:
+    """The rows of several states, with their places in a new pool, which has no others."""
+    used = [used_places(one, length_R) for _, one, length_R in parts]
+    first = parts[0][0]
+    return _collect(parts, used, Pool(first.layers, first.width, 2 * sum(map(len, used)) + FIRST_PLACES))
+
+
+def appended(parts: list[Part]) -> Part:
+    """The rows of several states, in the pool of the first if it has room, so that only the others are copied."""
+    pool = parts[0][0]
+    used = [None if one_pool is pool else used_places(one, length_R) for one_pool, one, length_R in parts]
+    if pool.used + sum(len(places_N) for places_N in used if places_N is not None) > pool.capacity:
+        return joined(parts)
+    return _collect(parts, used, pool)
+
+
+def _collect(parts: list[Part], used: Sequence[Array | None], pool: Pool) -> Part:
+    """The rows of all parts; `used` has the places to copy into the pool, None of a part that is in it."""
     lengths_R = np.concatenate([lengths for _, _, lengths in parts])
     room = max(FIRST_PLACES, int(lengths_R.max(initial=0)) + 1)
     rows = Rows.empty(len(lengths_R), room)
     rows.filled_R[:] = lengths_R
-    used = [used_places(one, length_R) for _, one, length_R in parts]
-    first = parts[0][0]
-    pool = Pool(first.layers, first.width, 2 * sum(map(len, used)) + FIRST_PLACES)
     row = 0
     for (old, one, length_R), places_N in zip(parts, used, strict=True):
-        end = pool.used + len(places_N)
-        pool.parts[:, :, pool.used : end] = old.parts[:, :, places_N]
         count, columns = len(length_R), min(room, one.places_RL.shape[1])
-        moved_RL = np.searchsorted(places_N, one.places_RL[:, :columns]) + pool.used
-        rows.places_RL[row : row + count, :columns] = moved_RL
+        places_RL = one.places_RL[:, :columns]
+        if places_N is not None:
+            end = pool.used + len(places_N)
+            pool.parts[:, :, pool.used : end] = old.parts[:, :, places_N]
+            places_RL = np.searchsorted(places_N, places_RL) + pool.used
+            pool.used = end
+        rows.places_RL[row : row + count, :columns] = places_RL
         rows.tokens_RL[row : row + count, :columns] = one.tokens_RL[:, :columns]
-        pool.used, row = end, row + count
+        row += count
     return pool, rows, lengths_R
 
 

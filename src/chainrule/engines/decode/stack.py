@@ -20,7 +20,7 @@ from chainrule.base.lazy import torch
 from chainrule.engines.decode import stack_kernel as kernel
 from chainrule.engines.decode.functions import ACTIVATIONS
 from chainrule.engines.decode.linear import Packer, rounded_up
-from chainrule.engines.decode.places import FIRST_PLACES, Pool, Rows, joined
+from chainrule.engines.decode.places import FIRST_PLACES, Pool, Rows, appended, joined
 from chainrule.engines.decode.weights import BlockWeights, Linear, Norm, StackWeights
 from chainrule.types import TensorHolder
 
@@ -187,6 +187,11 @@ class StackState(TensorHolder):
         """Whether the engine knows the output layer."""
         return self.stack.vocabulary is not None
 
+    @property
+    def independent(self) -> bool:
+        """Rows are independent up to the last layer that the engine knows."""
+        return self.predicts
+
     # Reading
 
     def log_probs(self, tokens_RT: Array, wanted: Wanted = "last") -> tuple[Array, StackState]:
@@ -324,7 +329,7 @@ class StackState(TensorHolder):
         return "stack", id(self.stack)
 
     def join(self, others: Sequence[StackState]) -> StackState:
-        joint = joined([(one.pool, one.rows, one.length_R) for one in (self, *others)])
+        joint = appended([(one.pool, one.rows, one.length_R) for one in (self, *others)])
         sources = self.sources
         if sources is not NO_SOURCES:
             sources = sources.join([one.sources for one in others])

@@ -35,6 +35,10 @@ class NgramArrays:
         kernels.apply(kernels.EXP, log_probs_BV.reshape(-1), probs_BV.reshape(-1))  # the same bits on every CPU
         return probs_BV.astype(np.float64), state
 
+    def step(self, state: Array, token_B: Array) -> tuple[Array, Array]:
+        """Append a token to each prefix -> log p(. | prefix) BV, and the new state."""
+        return self.prefill(state, token_B[:, None])
+
     def prefill(self, state: Array, tokens_BT: Array) -> tuple[Array, Array]:
         """Append T tokens to each prefix -> log p(. | prefix) after the last, BV, and the new state."""
         states_BO = state.copy()

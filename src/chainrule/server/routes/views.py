@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -42,7 +43,9 @@ def view_routes(server: Server) -> list[Route]:
     """The list of runs, and the answers for every view."""
 
     async def runs(request: Request) -> Response:
-        return JsonResponse({"runs": [_record(entry) for entry in server.library.entries.values()]})
+        entries = list(server.library.entries.values())
+        records = await asyncio.to_thread(lambda: [_record(entry) for entry in entries])  # it may have to import models
+        return JsonResponse({"runs": records})
 
     async def align(request: Request) -> Response:
         wanted = await read_fields(request, AlignRequest, server.limits)

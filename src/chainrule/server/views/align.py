@@ -9,10 +9,10 @@ from starlette.requests import Request
 
 from chainrule.inference.alignment import align
 from chainrule.inference.surprise import Surprise
-from chainrule.runs.language_model import LanguageModelRun
+from chainrule.server.kinds import language_model
 from chainrule.server.library import LoadedRun
 from chainrule.server.server import Server
-from chainrule.server.texts import Answer, run_with
+from chainrule.server.texts import Answer
 from chainrule.server.views.bits import TextRequest
 
 
@@ -27,7 +27,7 @@ class _SurpriseOf(TextRequest):
 
     def answer(self, loaded: LoadedRun, limits: Any) -> Answer:
         yield []
-        return run_with("score", LanguageModelRun, loaded).surprise(self.text, top=0)
+        return language_model("score", loaded.run).surprise(self.text, top=0)
 
 
 async def aligned(server: Server, request: Request, wanted: AlignRequest) -> dict[str, Any]:

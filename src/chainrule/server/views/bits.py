@@ -5,11 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from chainrule.inference.inspect import TOP
-from chainrule.runs.language_model import LanguageModelRun
+from chainrule.server.kinds import language_model
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
 from chainrule.server.requests import Fields
-from chainrule.server.texts import Answer, run_with
+from chainrule.server.texts import Answer
 
 
 class TextRequest(Fields):
@@ -33,7 +33,7 @@ class BitsRequest(TextRequest):
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         yield []
-        found = run_with("score", LanguageModelRun, loaded).surprise(self.text, top=self.top)
+        found = language_model("score", loaded.run).surprise(self.text, top=self.top)
         return {**found.to_dict(), "normalised": found.normalised, "model": loaded.name}
 
 
@@ -42,5 +42,5 @@ class CheckRequest(TextRequest):
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         yield []
-        found = run_with("score", LanguageModelRun, loaded).check_bits(self.text)
+        found = language_model("score", loaded.run).check_bits(self.text)
         return {**found.to_dict(), "model": loaded.name}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from chainrule.runs.labels import ClassifierRun, TaggerRun
 from chainrule.server.errors import invalid
+from chainrule.server.kinds import labeller
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
 from chainrule.server.texts import Answer
 from chainrule.server.views.bits import TextRequest
+
+if TYPE_CHECKING:
+    from chainrule.runs.labels import ClassifierRun, TaggerRun
 
 
 class LabelsRequest(TextRequest):
@@ -22,13 +25,12 @@ class LabelsRequest(TextRequest):
         limits.check("second", len(self.second or ""), limits.prompt_tokens)
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
+        from chainrule.runs.labels import ClassifierRun  # here: it imports torch
+
         yield []
-        run = loaded.run
-        if isinstance(run, ClassifierRun):
-            return {"model": loaded.name, **self._labels(run)}
-        if isinstance(run, TaggerRun):
-            return {"model": loaded.name, **self._tags(run)}
-        raise run.missing("classify")
+        run = labeller("classify", loaded.run)
+        found = self._labels(run) if isinstance(run, ClassifierRun) else self._tags(run)
+        return {"model": loaded.name, **found}
 
     def _labels(self, run: ClassifierRun) -> dict[str, Any]:
         paired = bool(run.config.model.options.get("pairs"))

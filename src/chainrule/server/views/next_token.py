@@ -7,10 +7,10 @@ import base64
 import numpy as np
 from pydantic import Field
 
-from chainrule.runs.language_model import LanguageModelRun
+from chainrule.server.kinds import language_model
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
-from chainrule.server.texts import Answer, run_with
+from chainrule.server.texts import Answer
 from chainrule.server.views.bits import TextRequest
 
 
@@ -25,6 +25,6 @@ class NextTokenRequest(TextRequest):
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         yield []
-        found = run_with("generate", LanguageModelRun, loaded).next_token(self.text, tokens=self.tokens)
+        found = language_model("generate", loaded.run).next_token(self.text, tokens=self.tokens)
         log_probs = base64.b64encode(np.asarray(found.log_probs_V, "<f4").tobytes()).decode()
         return {**found.to_dict(self.top), "log_probs": log_probs, "eos": found.tokenizer.eos, "model": loaded.name}

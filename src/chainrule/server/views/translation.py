@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from chainrule.base.results import json_value
-from chainrule.inference.translate import Translation
-from chainrule.runs.translator import TranslatorRun
 from chainrule.server.errors import invalid
+from chainrule.server.kinds import translator
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
-from chainrule.server.texts import Answer, run_with
+from chainrule.server.texts import Answer
 from chainrule.server.views.bits import TextRequest
+
+if TYPE_CHECKING:
+    from chainrule.inference.translate import Translation
+    from chainrule.runs.translator import TranslatorRun
 
 
 class TranslationRequest(TextRequest):
@@ -37,7 +40,7 @@ class TranslationRequest(TextRequest):
             raise invalid("text has a newline; give one line", "text")
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
-        run = run_with("translate", TranslatorRun, loaded)
+        run = translator("translate", loaded.run)
         yield []
         began = time.perf_counter()
         found = next(run.translate_lines(self.text, **self._search(run)))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from chainrule.base.results import json_value
 from chainrule.inference.inspect import TOP
-from chainrule.inference.target_choices import TargetToken
-from chainrule.runs.language_model import LanguageModelRun
-from chainrule.runs.translator import TranslatorRun
+from chainrule.server.kinds import language_model, translator
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
-from chainrule.server.texts import Answer, run_with
+from chainrule.server.texts import Answer
 from chainrule.server.views.bits import TextRequest
+
+if TYPE_CHECKING:
+    from chainrule.inference.target_choices import TargetToken
 
 
 class WhyRequest(TextRequest):
@@ -28,10 +29,9 @@ class WhyRequest(TextRequest):
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         yield []
         if self.translation is None:
-            found = run_with("score", LanguageModelRun, loaded).why(self.text, self.position, top=self.top)
+            found = language_model("score", loaded.run).why(self.text, self.position, top=self.top)
         else:
-            translator = run_with("translate", TranslatorRun, loaded)
-            found = translator.why(self.text, self.translation, self.position, top=self.top)
+            found = translator("translate", loaded.run).why(self.text, self.translation, self.position, top=self.top)
         return {**found.to_dict(), "run": loaded.name}
 
 
@@ -43,7 +43,7 @@ class ForcedRequest(TextRequest):
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         yield []
-        run = run_with("translate", TranslatorRun, loaded)
+        run = translator("translate", loaded.run)
         translation = run.translate(self.text) if self.translation is None else self.translation
         yield []
         tokens = [_placed(one) for one in run.choices(self.text, translation, top=self.top)]

@@ -117,8 +117,10 @@ async function route() {
   mounted?.unmount?.();
   mounted = { view, runner };
   drawTabs(view);
+  if (runs === null) show(main, el("p", { class: "muted", "data-live": "" }, t("loading")));
   runs ??= (await runner.run((signal) => get("page/api/runs", signal)))?.runs ?? null;
   if (runs === null) {
+    show(main);
     mounted = null;
     return;
   }
