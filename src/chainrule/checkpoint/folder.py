@@ -173,19 +173,14 @@ class RunFolder:
     def add_tuning(self, record: dict[str, Any]) -> None:
         """Append a record of tuned options."""
         self._check_writable()
-        records = self.read_tunings()
-        write_atomically(self.path / "tuning.json", json.dumps([*records, record], indent=1, ensure_ascii=False))
-
-    def read_tunings(self) -> list[dict[str, Any]]:
-        """The records of tuned options, oldest first."""
         path = self.path / "tuning.json"
         try:
             records: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return []
+            records = []
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise RunError(f"{path} is damaged; delete it, it only records what was tuned") from None
-        return records
+        write_atomically(path, json.dumps([*records, record], indent=1, ensure_ascii=False))
 
     # Weights
 
