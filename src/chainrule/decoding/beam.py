@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from chainrule.base.choosing import TokenChooser
 from chainrule.base.lazy import torch
 from chainrule.base.modes import without_gradients
 from chainrule.decoding.limits import check_limit
@@ -71,13 +72,25 @@ def beam_search(
         return []
     log_probs_RV, state = stepper.prefill(state, prompt_BT)
     beam = _Beam(log_probs_RV, eos, beams, limits, length_penalty, num_return_sequences)
+    candidates, rows = best_continuations(beam.log_prob_AW, log_probs_RV, beam.count), len(prompt_BT)
     while True:
-        link = beam.advance(log_probs_RV, observer)
+        link = beam.advance(candidates, observer)
         if link is None:
             return beam.hypotheses()
-        if not (len(link.row_R) == len(log_probs_RV) and torch.equal(link.row_R, beam.identity(len(link.row_R)))):
+        if not (len(link.row_R) == rows and torch.equal(link.row_R, beam.identity(rows))):
             state = stepper.select(state, link.row_R)
-        log_probs_RV, state = stepper.step(state, link.token_R)
+        candidates, state = _step(stepper, state, link.token_R, beam)
+        rows = len(link.row_R)
+
+
+def _step(stepper: Stepper, state: State, token_R: Tensor, beam: _Beam) -> tuple[Candidates, State]:
+    """Append a token to each row -> the candidates of each prompt, and the new state."""
+    chooser = stepper if isinstance(stepper, TokenChooser) else TokenChooser()
+    found = chooser.best_continuations(state, token_R, beam.log_prob_AW, beam.count)
+    if found is not None:
+        return Candidates(*found[:2]), found[2]
+    log_probs_RV, state = stepper.step(state, token_R)
+    return best_continuations(beam.log_prob_AW, log_probs_RV, beam.count), state
 
 
 def _limits(max_new_tokens: int | Sequence[int] | Tensor, prompts: int) -> list[int]:
@@ -207,12 +220,14 @@ class _Beam:
         """0, 1, …, rows - 1."""
         return self._identity[:rows]
 
-    def advance(self, log_probs_RV: Tensor, observer: Observer | None = None) -> Link | None:
-        """Take one step given log p(. | prefix) of the rows -> the rows to continue, or None at the end."""
+    @property
+    def count(self) -> int:
+        """Candidates of a step. With a beam of 1, the best continuation either ends the search or stays open."""
+        return 2 * self.beams if self.beams > 1 else 1
+
+    def advance(self, candidates: Candidates, observer: Observer | None = None) -> Link | None:
+        """Take one step given the candidates of each prompt -> the rows to continue, or None at the end."""
         length, prompt_A = len(self.links) + 1, self.prompt_A
-        # With a beam of 1, the best continuation either ends the search or stays open.
-        count = 2 * self.beams if self.beams > 1 else 1
-        candidates = best_continuations(self.log_prob_AW, log_probs_RV, count)
         ended_AM = candidates.cell_AM % self.V == self.eos
         if length >= self.min_limit:
             ended_AM |= (self.limit_A == length)[:, None]

@@ -9,19 +9,23 @@ ended, so that every step has the same number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from chainrule.base.choosing import TokenChooser
 from chainrule.base.devices import device_of
 from chainrule.base.lazy import torch
 from chainrule.base.modes import without_gradients
-from chainrule.decoding.choosers import Chooser
+from chainrule.decoding.choosers import Chooser, Greedy
 from chainrule.decoding.limits import check_limit
 from chainrule.errors import ConfigError
-from chainrule.types import Stepper
+from chainrule.types import State, Stepper
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+GREEDY_CHUNK = 16
+"""Tokens that a stepper may choose in one call: few enough to show a text while it is written."""
 
 
 def stream(
@@ -77,6 +81,9 @@ def _decode(
     if rows > 1:
         copies_B = first_1.new_zeros(rows)
         log_probs_BV, state = log_probs_BV.index_select(0, copies_B), stepper.select(state, copies_B)
+    if rows == 1 and isinstance(choose, Greedy):
+        yield from _decode_greedily(stepper, state, choose, log_probs_BV, eos, limit)
+        return
     ended_B = None
     for remaining in range(limit - 1, -1, -1):
         token_B = choose(log_probs_BV)
@@ -92,6 +99,25 @@ def _decode(
         elif eos is not None and token_B.item() == eos:
             return
         log_probs_BV, state = stepper.step(state, token_B)
+
+
+def _decode_greedily(
+    stepper: Stepper, state: State, choose: Greedy, log_probs_1V: Tensor, eos: int | None, limit: int
+) -> Iterator[Tensor]:
+    """The most probable tokens of a single row; some steppers choose several in one call."""
+    token_1, written = choose(log_probs_1V), 1
+    yield token_1
+    chooser = stepper if isinstance(stepper, TokenChooser) else TokenChooser()
+    while written < limit and (eos is None or token_1.item() != eos):
+        found = chooser.continue_greedily(state, token_1, min(limit - written, GREEDY_CHUNK), eos)
+        if found is None:
+            log_probs_1V, state = stepper.step(state, token_1)
+            tokens_N1: Sequence[Tensor] = [choose(log_probs_1V)]
+        else:
+            tokens_N1, state = token_1.new_tensor(found[0])[:, None].unbind(), found[1]
+        yield from tokens_N1
+        token_1 = tokens_N1[-1]
+        written += len(tokens_N1)
 
 
 def _cut_after_eos(tokens_T: Tensor, eos: int | None) -> Tensor:

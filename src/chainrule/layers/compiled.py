@@ -61,6 +61,14 @@ def predict(state: StackState, tokens_BT: Tensor, wanted: Wanted) -> tuple[Tenso
     return (found if wanted == "last" else found.view(*tokens_BT.shape, -1)), after
 
 
+def choose_continuations(
+    state: StackState, token_R: Tensor, log_prob_AW: Tensor, count: int
+) -> tuple[Tensor, Tensor, StackState]:
+    """The best continuations of the prefixes of each prompt, as `Stepper.best_continuations` gives them."""
+    best_AM, cell_AM, after = state.best_continuations(token_R.numpy(), log_prob_AW.numpy(), count)
+    return torch.from_numpy(best_AM), torch.from_numpy(cell_AM), after
+
+
 def read_features(state: StackState, tokens_BT: Tensor) -> tuple[Tensor, StackState]:
     """The features after each of T tokens, BTD, and the state after them."""
     features_ND, after = state.features(tokens_BT.numpy())
@@ -78,6 +86,8 @@ def stack_weights(
     window: int,
     output: Linear | None,
     distances_HL: Tensor | None = None,
+    *,
+    causal: bool = True,
 ) -> StackWeights | None:
     """The parameters of a stack of blocks; None: the engine does not compute blocks of this kind."""
     if not all(block.compilable for block in stack.block_list):
@@ -103,6 +113,7 @@ def stack_weights(
         sines_LE=None if rotary is None else _array(rotary.sin_CE)[:, half:],
         distances_HL=None if distances_HL is None else _array(distances_HL),
         gated=shape.gated,
+        causal=causal,
         output=output,
     )
 

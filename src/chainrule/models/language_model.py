@@ -12,17 +12,18 @@ the newer half of the old one. Parallel scoring and stepping use the same window
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from chainrule.base.choosing import TokenChooser
 from chainrule.base.parameters import weights_below
 from chainrule.engines.decode.stack import StackState
 from chainrule.engines.decode.weights import StackWeights
-from chainrule.layers.compiled import PackedModel, predict, read_features
+from chainrule.layers.compiled import PackedModel, choose_continuations, predict, read_features
 from chainrule.layers.dropout import drop, word_mask
 from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
 from chainrule.registry import MODELS
@@ -51,7 +52,7 @@ class Prefix(NamedTuple):
     pending_B: Tensor | None  # a token that was scored but not read yet
 
 
-class LanguageModel(nn.Module, SteppingModel):
+class LanguageModel(nn.Module, SteppingModel, TokenChooser):
     """p(x) = Π p(x_t | x_<t) by embedding, feature layer and output layer."""
 
     Features: ClassVar[type[FeatureLayer]]
@@ -175,6 +176,26 @@ class LanguageModel(nn.Module, SteppingModel):
         """Whether the decoding engine computes everything up to log p."""
         features = state.features
         return state.pending_B is None and isinstance(features, TensorHolder) and features.independent
+
+    def continue_greedily(
+        self, state: Prefix, token_1: Tensor, count: int, eos: int | None
+    ) -> tuple[Sequence[int], Prefix] | None:
+        """Append a token and then the most probable ones: several in one call of the engine, where it computes."""
+        read = state.features
+        if not (isinstance(read, StackState) and state.pending_B is None and read.predicts and read.room):
+            return None
+        chosen, features = read.continue_greedily(int(token_1), count, -1 if eos is None else eos)
+        return chosen.tolist(), Prefix(features, None, None)
+
+    def best_continuations(
+        self, state: Prefix, token_R: Tensor, log_prob_AW: Tensor, count: int
+    ) -> tuple[Tensor, Tensor, Prefix] | None:
+        """The best continuations of a beam, where the engine computes them."""
+        read = state.features
+        if not (isinstance(read, StackState) and state.pending_B is None and read.predicts and read.room):
+            return None
+        best_AM, cell_AM, after = choose_continuations(read, token_R, log_prob_AW, count)
+        return best_AM, cell_AM, Prefix(after, None, None)
 
     def rewindable(self, state: Prefix) -> int | None:
         """The number of tokens that fit into the window; they can be read and then removed. None: never any."""

@@ -14,19 +14,24 @@ encoder's blocks, of which there are none unless `encoder_layers` asks for them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple
+from functools import cached_property
+from typing import ClassVar, Literal, NamedTuple, Self
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.engines.decode.stack import CompiledStack, Sources, StackState, Wanted
+from chainrule.base.arrays import Array
+from chainrule.base.choosing import TokenChooser
+from chainrule.engines.decode.sources import Sources
+from chainrule.engines.decode.stack import CompiledStack, StackState, Wanted
 from chainrule.engines.decode.weights import StackWeights
 from chainrule.errors import ConfigError
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.attention.source_memory import SourceMemory, source_mask, source_weights
 from chainrule.layers.blocks import Block, BlockShape, check_heads
-from chainrule.layers.compiled import predict, read_features, stack_weights
+from chainrule.layers.compiled import PackedModel, choose_continuations, predict, read_features, stack_weights
 from chainrule.layers.dropout import drop
 from chainrule.layers.transformer_stack import TransformerStack, initialise
 from chainrule.models.translator import EncoderDecoderConfig, Translator
@@ -112,7 +117,7 @@ class Stack(TransformerStack):
         return features_ND
 
 
-class EncoderDecoder(Translator):
+class EncoderDecoder(Translator, TokenChooser):
     """A stack that reads the source, and one that predicts the target and attends to it. Subclasses create both."""
 
     encoder: Stack
@@ -120,6 +125,15 @@ class EncoderDecoder(Translator):
     # As a text encoder:
     first = None
     reads_eos = True
+
+    @cached_property
+    def _packed_encoder(self) -> PackedModel:
+        """The compiled form of the encoder."""
+        return PackedModel()
+
+    def train(self, mode: bool = True) -> Self:
+        self._packed_encoder.forget()
+        return super().train(mode)
 
     @property
     def max_tokens(self) -> int | None:
@@ -146,10 +160,11 @@ class EncoderDecoder(Translator):
         return None
 
     def begin(self, source: Source, *, stepping: bool) -> DecoderState:
-        encoded_BSD = self.encode(source)
         stack = self._packed.stack(self, self.precision, self._compiled) if stepping else None
         if stack is not None:
-            return DecoderState(None, stack.start(len(encoded_BSD), self._sources(stack, encoded_BSD, source.mask_BS)))
+            sources = self._sources(stack, self._encode_real(source), source.mask_BS.sum(1).numpy())
+            return DecoderState(None, stack.start(len(source.mask_BS), sources))
+        encoded_BSD = self.encode(source)
         pairs = [block.make_memory(encoded_BSD) for block in self.decoder.block_list]
         memory = SourceMemory(pairs, source_mask(source.mask_BS))
         if not stepping:
@@ -162,14 +177,27 @@ class EncoderDecoder(Translator):
         decoder = self.decoder
         return stack_weights(decoder, self.embedding, decoder.window, self.output.compiled, decoder.distance_terms())
 
-    def _sources(self, stack: CompiledStack, encoded_BSD: Tensor, mask_BS: Tensor) -> Sources:
-        """Keys and values of encoded sources for the engine, without those of padding."""
-        encoded_ND = encoded_BSD[mask_BS]
+    def _compiled_encoder(self) -> StackWeights | None:
+        """The encoder for the engine, which knows no relative positions in both directions."""
+        encoder = self.encoder
+        if self.pretrained is not None or encoder.distance_terms() is not None:
+            return None
+        return stack_weights(encoder, self.source_embedding, encoder.window, None, causal=False)
+
+    def _encode_real(self, source: Source) -> Tensor:
+        """The features of the source tokens that are not padding, row after row, ND; by the engine, where it can."""
+        stack = self._packed_encoder.stack(self, self.precision, self._compiled_encoder)
+        if stack is None:
+            return self.encode(source)[source.mask_BS]
+        self.encoder.check_length(source.tokens_BS.shape[1])
+        token_N, count_B = source.tokens_BS[source.mask_BS], source.mask_BS.sum(1)
+        return torch.from_numpy(stack.encode(token_N.numpy(), count_B.numpy()))
+
+    def _sources(self, stack: CompiledStack, encoded_ND: Tensor, count_B: Array) -> Sources:
+        """Keys and values of encoded sources for the engine."""
         layers = [block.project_memory(encoded_ND) for block in self.decoder.block_list]
         heads = self.decoder.block_list[0].heads
-        return stack.sources(
-            [pairs_NX.view(len(encoded_ND), 2, heads, -1).numpy() for pairs_NX in layers], mask_BS.sum(1).numpy()
-        )
+        return stack.sources([pairs_NX.view(len(encoded_ND), 2, heads, -1).numpy() for pairs_NX in layers], count_B)
 
     def prefill(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
         if not (isinstance(state.caches, StackState) and state.caches.predicts):
@@ -187,6 +215,16 @@ class EncoderDecoder(Translator):
         self.decoder.check_length(length)
         log_probs, after = predict(state, tokens_BT, wanted)
         return log_probs, DecoderState(None, after, length)
+
+    def best_continuations(
+        self, state: DecoderState, token_R: Tensor, log_prob_AW: Tensor, count: int
+    ) -> tuple[Tensor, Tensor, DecoderState] | None:
+        """The best continuations of a beam, where the engine computes them."""
+        if not (isinstance(state.caches, StackState) and state.caches.predicts):
+            return None
+        self.decoder.check_length(state.length + 1)
+        best_AM, cell_AM, after = choose_continuations(state.caches, token_R, log_prob_AW, count)
+        return best_AM, cell_AM, DecoderState(None, after, state.length + 1)
 
     def read(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
         if isinstance(state.caches, StackState):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from chainrule.engines.decode.compiling import compiled, summing
-from chainrule.engines.decode.functions import ONE, ZERO, exponential
+from chainrule.engines.decode.compiling import compiled
+from chainrule.engines.decode.functions import ONE, ZERO
+from chainrule.engines.decode.maps import scale_vectors
+from chainrule.engines.decode.sums import replace_by_exponentials
 from chainrule.engines.decode.vectors import (
     LANES,
     PANEL,
     dot_1,
-    dot_2,
-    dot_4,
     largest,
     mix_1,
     mix_2,
@@ -19,6 +19,9 @@ from chainrule.engines.decode.vectors import (
     mix_heads_1,
     mix_heads_2,
     mix_heads_4,
+    score_1,
+    score_2,
+    score_4,
 )
 
 LOWEST = np.float32(-np.inf)
@@ -54,16 +57,22 @@ def attend(query, query_at, lines, sizes, terms, scores, mixed, mixed_at):  # ty
 def _score(query, query_at, lines, sizes, scores, room):  # type: ignore[no-untyped-def]
     pool, keys_at, _, step, places, places_at, count = lines
     heads, width, scale = sizes
-    vectors = width // LANES
-    for k in range(count):
-        key = keys_at + step * places[places_at + k]
-        if vectors == 4:
-            for head in range(heads):
-                scores[head * room + k] = scale * dot_4(query, query_at + head * width, pool, key + head * width)
-        elif vectors == 2:
-            for head in range(heads):
-                scores[head * room + k] = scale * dot_2(query, query_at + head * width, pool, key + head * width)
-        else:
+    vectors, last = width // LANES, places_at + count - 1
+    if vectors == 4:
+        for k in range(0, count, LANES):
+            at = places_at + k
+            score_4(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
+    elif vectors == 2:
+        for k in range(0, count, LANES):
+            at = places_at + k
+            score_2(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
+    elif vectors == 1:
+        for k in range(0, count, LANES):
+            at = places_at + k
+            score_1(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
+    else:
+        for k in range(count):
+            key = keys_at + step * places[places_at + k]
             for head in range(heads):
                 total = ZERO
                 for j in range(head * width, (head + 1) * width, LANES):
@@ -71,19 +80,14 @@ def _score(query, query_at, lines, sizes, scores, room):  # type: ignore[no-unty
                 scores[head * room + k] = scale * total
 
 
-@summing
+@compiled
 def _weigh(scores, at, count, room):  # type: ignore[no-untyped-def]
     """Replace the scores of a head by their softmax."""
     for k in range(at + count, at + room):
         scores[k] = LOWEST
     top = largest(scores, at, room // LANES)
-    total = ZERO
-    for k in range(at, at + room):
-        scores[k] = exponential(scores[k] - top)
-        total += scores[k]
-    factor = ONE / total
-    for k in range(at, at + room):
-        scores[k] *= factor
+    factor = ONE / replace_by_exponentials(scores, at, room // LANES, top)
+    scale_vectors(scores, at, scores, at, scores, at, room // LANES, factor, ZERO)
 
 
 @compiled

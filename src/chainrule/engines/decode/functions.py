@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from chainrule.engines.decode import sums
 from chainrule.engines.decode.compiling import compiled, inlined
 from chainrule.engines.decode.vectors import float_from_bits
 
@@ -11,12 +12,9 @@ ACTIVATIONS = ("relu2", "gelu", "gelu-tanh", "relu", "swish")
 """Activations of a feed-forward layer; a kernel takes the index."""
 
 ZERO, HALF, ONE, TWO = (np.float32(value) for value in (0, 0.5, 1, 2))
-LOG2_E, SMALLEST, LARGEST = np.float32(1.4426950408889634), np.float32(-87.0), np.float32(88.0)
-LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-"""ln 2 as a number with few digits, whose multiples are exact, and the rest."""
-
-E0, E1, E2, E3, E4, E5 = (np.float32(1 / value) for value in (2, 6, 24, 120, 720, 5040))
-"""Coefficients of the series of e^r."""
+LOG2_E, SMALLEST, LARGEST = np.float32(sums.LOG2_E), np.float32(sums.SMALLEST), np.float32(sums.LARGEST)
+LN2_HIGH, LN2_LOW = np.float32(sums.LN2_HIGH), np.float32(sums.LN2_LOW)
+E0, E1, E2, E3, E4, E5 = (np.float32(value) for value in sums.SERIES[2:])
 
 GELU_SCALE, GELU_CUBE = np.float32(np.sqrt(2 / np.pi)), np.float32(0.044715)
 ERF_RATE, ROOT_HALF = np.float32(0.3275911), np.float32(np.sqrt(0.5))
@@ -28,7 +26,7 @@ A1, A2, A3, A4, A5 = (
 
 @inlined
 def exponential(x):  # type: ignore[no-untyped-def]
-    """e^x: an integer power of 2, written into the exponent, times a series. Below -87 it is 0, -inf included."""
+    """e^x: an integer power of 2, written into the exponent, times a series. Below -64 it is 0, -inf included."""
     bounded = min(max(x, SMALLEST), LARGEST)
     whole = np.floor(bounded * LOG2_E + HALF)
     r = (bounded - whole * LN2_HIGH) - whole * LN2_LOW

@@ -14,27 +14,32 @@ from typing import Any
 
 import numpy as np
 
-from chainrule.engines.decode import vectors
+from chainrule.engines.decode import tiles
 from chainrule.engines.decode.compiling import compiled, inlined
-from chainrule.engines.decode.vectors import (
-    LANES,
-    PANEL,
+from chainrule.engines.decode.maps import round_vectors
+from chainrule.engines.decode.tiles import (
+    FEW_ROWS,
+    FEW_VECTORS,
     TILE_ROWS,
     TILE_VECTORS,
-    bits_of,
     byte_tile_1x1,
     byte_tile_1x2,
     byte_tile_1x4,
     byte_tile_1x8,
+    byte_tile_few_1,
+    byte_tile_few_full,
     byte_tile_rows_1,
     byte_tile_rows_full,
     tile_1x1,
     tile_1x2,
     tile_1x4,
     tile_1x8,
+    tile_few_1,
+    tile_few_full,
     tile_rows_1,
     tile_rows_full,
 )
+from chainrule.engines.decode.vectors import LANES, PANEL, largest_size
 
 Array = np.ndarray[Any, Any]
 
@@ -44,7 +49,7 @@ class Field(IntEnum):
 
     BYTES = 0  # 1: 8-bit weights
     AT = 1  # first weight, in `floats` or `bytes`
-    BIAS = 2  # first bias in `floats`; -1: none
+    BIAS = 2  # first bias in `floats`; a layer without has zeros
     SCALE = 3  # 8-bit weights: first scale in `floats`
     OFFSET = 4  # 8-bit weights: first column sum in `integers`
     INPUTS = 5
@@ -83,9 +88,9 @@ class Packer:
         outputs = rounded_up(len(weight_XD))
         weight = np.zeros((outputs, weight_XD.shape[1]), np.float32)
         weight[: len(weight_XD)] = weight_XD
-        bias = -1
-        if bias_X is not None:
-            bias = self.table(np.concatenate([bias_X, np.zeros(outputs - len(bias_X))]))
+        padded_X = np.zeros(outputs, np.float32)
+        padded_X[: len(weight_XD)] = 0 if bias_X is None else bias_X
+        bias = self.table(padded_X)
         place = self._pack_bytes(weight) if self.int8 else (0, self.floats.add(pack_floats(weight)), -1, -1)
         kind, at, scale, offset = place
         self._linears.append([kind, at, bias, scale, offset, weight.shape[1], outputs])
@@ -177,99 +182,132 @@ def apply_linear(weights, number, inputs, in_at, in_step, outputs, out_at, out_s
     count, width = layer[INPUTS], layer[OUTPUTS]
     if layer[BYTES]:
         room = quantise_rows(inputs, in_at, in_step, rows, count, quantised, scales)
-        _byte_product(bytes_, layer[AT], quantised, room, outputs, out_at, out_step, rows, room // 4, width)
-        for row in range(rows):
-            _scale(outputs, out_at + row * out_step, width, integers, layer[OFFSET], floats, layer[SCALE], scales[row])
+        columns = integers, layer[OFFSET], floats, layer[SCALE], layer[BIAS]
+        _byte_product(bytes_, layer[AT], columns, quantised, room, scales, outputs, out_at, out_step, rows, width)
     else:
-        _product(floats, layer[AT], inputs, in_at, in_step, outputs, out_at, out_step, rows, count, width)
-    if layer[BIAS] >= 0:
-        for row in range(rows):
-            add(outputs, out_at + row * out_step, floats, layer[BIAS], width)
+        _product(floats, layer[AT], layer[BIAS], inputs, in_at, in_step, outputs, out_at, out_step, rows, count, width)
 
 
 @compiled
-def add(sums, sums_at, terms, terms_at, count):  # type: ignore[no-untyped-def]
-    """sums += terms."""
-    for j in range(count):
-        sums[sums_at + j] += terms[terms_at + j]
-
-
-@compiled
-def _product(weights, at, inputs, in_at, in_step, sums, out_at, out_step, rows, count, width):  # type: ignore[no-untyped-def]
-    """Panel by panel; in a panel TILE_ROWS rows at a time, then one by one."""
+def _product(weights, at, bias, inputs, in_at, in_step, outputs, out_at, out_step, rows, count, width):  # type: ignore[no-untyped-def]
+    """Panel by panel; in a panel TILE_ROWS rows at a time, then FEW_ROWS, then one by one."""
     left = width // LANES
     while left > 0:
         size = _panel_size(left)
         step = size * LANES
         row = 0
         while row + TILE_ROWS <= rows:
-            source, target = in_at + row * in_step, out_at + row * out_step
-            part = 0
-            while part + TILE_VECTORS <= size:
-                shift = part * LANES
+            x, y, part = in_at + row * in_step, out_at + row * out_step, 0
+            while part + TILE_VECTORS * LANES <= step:
                 tile_rows_full(
-                    weights, at + shift, step, inputs, source, in_step, sums, target + shift, out_step, count
+                    weights, at + part, step, bias + part, inputs, x, in_step, outputs, y + part, out_step, count
                 )
-                part += TILE_VECTORS
-            while part < size:
-                shift = part * LANES
-                tile_rows_1(weights, at + shift, step, inputs, source, in_step, sums, target + shift, out_step, count)
-                part += 1
+                part += TILE_VECTORS * LANES
+            while part < step:
+                tile_rows_1(
+                    weights, at + part, step, bias + part, inputs, x, in_step, outputs, y + part, out_step, count
+                )
+                part += LANES
             row += TILE_ROWS
+        while row + FEW_ROWS <= rows:
+            x, y, part = in_at + row * in_step, out_at + row * out_step, 0
+            while part + FEW_VECTORS * LANES <= step:
+                tile_few_full(
+                    weights, at + part, step, bias + part, inputs, x, in_step, outputs, y + part, out_step, count
+                )
+                part += FEW_VECTORS * LANES
+            while part < step:
+                tile_few_1(
+                    weights, at + part, step, bias + part, inputs, x, in_step, outputs, y + part, out_step, count
+                )
+                part += LANES
+            row += FEW_ROWS
         while row < rows:
-            source, target = in_at + row * in_step, out_at + row * out_step
+            x, y = in_at + row * in_step, out_at + row * out_step
             if size == 8:
-                tile_1x8(weights, at, step, inputs, source, in_step, sums, target, out_step, count)
+                tile_1x8(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
             elif size == 4:
-                tile_1x4(weights, at, step, inputs, source, in_step, sums, target, out_step, count)
+                tile_1x4(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
             elif size == 2:
-                tile_1x2(weights, at, step, inputs, source, in_step, sums, target, out_step, count)
+                tile_1x2(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
             else:
-                tile_1x1(weights, at, step, inputs, source, in_step, sums, target, out_step, count)
+                tile_1x1(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
             row += 1
         at += count * step
+        bias += step
         out_at += step
         left -= size
 
 
 @compiled
-def _byte_product(weights, at, inputs, in_step, sums, out_at, out_step, rows, fours, width):  # type: ignore[no-untyped-def]
-    """The same for 8-bit numbers; the sums, which are 32-bit integers, are stored as the bits of `sums`."""
-    left = width // LANES
+def _byte_product(weights, at, columns, inputs, room, scales, outputs, out_at, out_step, rows, width):  # type: ignore[no-untyped-def]
+    """The same for 8-bit numbers, `room` of which are a row of inputs."""
+    integers, offset, floats, scale, bias = columns
+    left, fours = width // LANES, room // 4
     while left > 0:
         size = _panel_size(left)
         step = 4 * size * LANES
         row = 0
         while row + TILE_ROWS <= rows:
-            source, target = row * in_step, out_at + row * out_step
-            part = 0
+            x, y, part = row * room, out_at + row * out_step, 0
             while part + TILE_VECTORS <= size:
-                shift = part * LANES
+                j = part * LANES
+                terms = integers, offset + j, floats, scale + j, bias + j
                 byte_tile_rows_full(
-                    weights, at + 4 * shift, step, inputs, source, in_step, sums, target + shift, out_step, fours
+                    weights, at + 4 * j, step, inputs, x, room, scales, row, terms, outputs, y + j, out_step, fours
                 )
                 part += TILE_VECTORS
             while part < size:
-                shift = part * LANES
+                j = part * LANES
+                terms = integers, offset + j, floats, scale + j, bias + j
                 byte_tile_rows_1(
-                    weights, at + 4 * shift, step, inputs, source, in_step, sums, target + shift, out_step, fours
+                    weights, at + 4 * j, step, inputs, x, room, scales, row, terms, outputs, y + j, out_step, fours
                 )
                 part += 1
             row += TILE_ROWS
         while row < rows:
-            source, target = row * in_step, out_at + row * out_step
-            if size == 8:
-                byte_tile_1x8(weights, at, step, inputs, source, in_step, sums, target, out_step, fours)
-            elif size == 4:
-                byte_tile_1x4(weights, at, step, inputs, source, in_step, sums, target, out_step, fours)
-            elif size == 2:
-                byte_tile_1x2(weights, at, step, inputs, source, in_step, sums, target, out_step, fours)
-            else:
-                byte_tile_1x1(weights, at, step, inputs, source, in_step, sums, target, out_step, fours)
-            row += 1
+            few = row + FEW_ROWS <= rows
+            _few_rows(
+                few, size, weights, at, step, inputs, room, scales, row,
+                (integers, offset, floats, scale, bias), outputs, out_at + row * out_step, out_step, fours,
+            )  # fmt: skip
+            row += FEW_ROWS if few else 1
         at += fours * step
-        out_at += size * LANES
+        offset, scale, bias, out_at = (
+            offset + size * LANES, scale + size * LANES, bias + size * LANES, out_at + size * LANES
+        )  # fmt: skip
         left -= size
+
+
+@inlined
+def _few_rows(few, size, weights, at, step, inputs, room, scales, row, columns, outputs, y, out_step, fours):  # type: ignore[no-untyped-def]
+    """FEW_ROWS rows of a panel, or one."""
+    integers, offset, floats, scale, bias = columns
+    x = row * room
+    if few:
+        part = 0
+        while part + FEW_VECTORS <= size:
+            j = part * LANES
+            terms = integers, offset + j, floats, scale + j, bias + j
+            byte_tile_few_full(
+                weights, at + 4 * j, step, inputs, x, room, scales, row, terms, outputs, y + j, out_step, fours
+            )
+            part += FEW_VECTORS
+        while part < size:
+            j = part * LANES
+            terms = integers, offset + j, floats, scale + j, bias + j
+            byte_tile_few_1(
+                weights, at + 4 * j, step, inputs, x, room, scales, row, terms, outputs, y + j, out_step, fours
+            )
+            part += 1
+    elif size == 8:
+        byte_tile_1x8(weights, at, step, inputs, x, room, scales, row, columns, outputs, y, out_step, fours)
+    elif size == 4:
+        byte_tile_1x4(weights, at, step, inputs, x, room, scales, row, columns, outputs, y, out_step, fours)
+    elif size == 2:
+        byte_tile_1x2(weights, at, step, inputs, x, room, scales, row, columns, outputs, y, out_step, fours)
+    else:
+        byte_tile_1x1(weights, at, step, inputs, x, room, scales, row, columns, outputs, y, out_step, fours)
 
 
 @inlined
@@ -288,25 +326,21 @@ def quantise_rows(inputs, in_at, in_step, rows, count, quantised, scales):  # ty
     room = -(-count // 4) * 4
     for row in range(rows):
         at, out = in_at + row * in_step, row * room
-        size = TINY
-        for j in range(count):
+        size, whole = TINY, count // LANES
+        if whole:
+            size = max(size, largest_size(inputs, at, whole))
+        for j in range(whole * LANES, count):
             size = max(size, abs(inputs[at + j]))
         scales[row] = size / STEPS_OF_BYTES
         factor = STEPS_OF_BYTES / size
-        for j in range(count):
+        if whole:
+            round_vectors(quantised, out, inputs, at, inputs, at, whole, factor, HALF)
+        for j in range(whole * LANES, count):
             quantised[out + j] = np.int32(np.floor(inputs[at + j] * factor + HALF)) + SHIFT
         for j in range(count, room):
             quantised[out + j] = SHIFT
     return room
 
 
-@compiled
-def _scale(sums, at, width, integers, offset_at, floats, scale_at, scale):  # type: ignore[no-untyped-def]
-    """Replace the bits of integer sums by the numbers that they stand for."""
-    for j in range(width):
-        total = bits_of(sums[at + j]) - integers[offset_at + j]
-        sums[at + j] = np.float32(total) * (scale * floats[scale_at + j])
-
-
-INSTRUCTIONS = "vnni" if vectors.multiply_bytes is vectors.multiply_vnni else "plain"
+INSTRUCTIONS = "vnni" if tiles.multiply_bytes is tiles.multiply_vnni else "plain"
 """How 8-bit numbers are multiplied on this machine; the results are the same."""

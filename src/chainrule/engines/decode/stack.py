@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from chainrule.base.lazy import torch
+from chainrule.engines.decode import search_kernel
 from chainrule.engines.decode import stack_kernel as kernel
 from chainrule.engines.decode.functions import ACTIVATIONS
 from chainrule.engines.decode.linear import Packer, rounded_up
 from chainrule.engines.decode.places import FIRST_PLACES, Pool, Rows, appended, joined
-from chainrule.engines.decode.weights import BlockWeights, Linear, Norm, StackWeights
+from chainrule.engines.decode.sources import NO_MEMORY, NO_SOURCES, NOTHING, Sources
+from chainrule.engines.decode.weights import BlockWeights, Linear, Norm, StackWeights, pad_heads
 from chainrule.types import TensorHolder
 
 Array = np.ndarray[Any, Any]
@@ -84,6 +86,7 @@ class CompiledStack:
         shape[Shape.ACTIVATION] = ACTIVATIONS.index(weights.activation)
         shape[Shape.PRE], shape[Shape.RMS] = weights.pre, weights.rms
         shape[Shape.GATED], shape[Shape.SOURCE] = weights.gated, weights.blocks[0].source is not None
+        shape[Shape.CAUSAL] = weights.causal
         shape[Shape.DISTANCES], shape[Shape.WINDOW] = packer.table(weights.distances_HL), weights.window
         shape[Shape.COSINES] = packer.table(weights.cosines_LE)
         shape[Shape.SINES] = packer.table(weights.sines_LE)
@@ -103,15 +106,25 @@ class CompiledStack:
 
     def numbers(self, count: int) -> Array:
         """0, 1, …, count - 1: the rows of a state."""
-        if self._numbers is None or len(self._numbers) != count:
-            self._numbers = np.arange(count)
-        return self._numbers
+        numbers = self._numbers
+        if numbers is None or len(numbers) != count:
+            self._numbers = numbers = np.arange(count)
+        return numbers
 
     def start(self, rows: int, sources: Sources | None = None) -> StackState:
         """The state of empty texts, one for each of the sources if there are some."""
         room = min(self.window, FIRST_PLACES)
         pool = Pool(self.layers, self.attention_width, rows * FIRST_PLACES)
         return StackState(self, pool, Rows.empty(rows, room), np.zeros(rows, np.int64), sources or NO_SOURCES)
+
+    def encode(self, token_N: Array, count_B: Array) -> Array:
+        """The features of the tokens of B texts, one after another, of which each is read as a whole, ND."""
+        B, N = len(count_B), len(token_N)
+        pool, rows = Pool(self.layers, self.attention_width, N), Rows.empty(B, int(count_B.max(initial=1)))
+        state = StackState(self, pool, rows, np.zeros(B, np.int64), NO_SOURCES)
+        features_ND, every_N = np.empty((N, self.width), np.float32), np.arange(N)
+        state._append(np.arange(B), count_B, token_N, self.feature_model, every_N, features_ND)
+        return features_ND
 
     def sources(self, pairs: Sequence[Array], count_A: Array) -> Sources:
         """Encoded sources: for each layer their keys and values, N2HE, of all positions one after another."""
@@ -128,40 +141,6 @@ def _pack(packer: Packer, part: Norm | Linear) -> list[int]:
     if isinstance(part, Linear):
         return [packer.linear(part.weight_XD, part.bias_X)]
     return [packer.table(part.scale_D), packer.table(part.bias_D)]
-
-
-def pad_heads(values: Array, heads: int, width: int, padded: int) -> Array:
-    """Widen each head along the first axis with zeros, which change no score and no mixture."""
-    if width == padded:
-        return values
-    wide = np.zeros((heads, padded, *values.shape[1:]), np.float32)
-    wide[:, :width] = values.reshape(heads, width, *values.shape[1:])
-    return wide.reshape(heads * padded, *values.shape[1:])
-
-
-class Sources(NamedTuple):
-    """What the rows of a state attend to: each to `count_R` positions from `start_R` on, which rows may share."""
-
-    numbers: Array  # layers × 2 × N × X: keys and values
-    start_R: Array
-    count_R: Array
-    longest: int  # the largest number of positions
-
-    def select(self, rows_K: Array) -> Sources:
-        return Sources(self.numbers, self.start_R[rows_K], self.count_R[rows_K], self.longest)
-
-    def join(self, others: Sequence[Sources]) -> Sources:
-        parts = (self, *others)
-        firsts = np.cumsum([0, *(part.numbers.shape[2] for part in parts)])
-        start_R = np.concatenate([part.start_R + first for part, first in zip(parts, firsts, strict=False)])
-        numbers = np.concatenate([part.numbers for part in parts], 2)
-        count_R = np.concatenate([part.count_R for part in parts])
-        return Sources(numbers, start_R, count_R, max(part.longest for part in parts))
-
-    def arrays(self) -> tuple[Array, int, Array, Array, Array]:
-        """As the kernel takes them."""
-        count = self.numbers.shape[2]
-        return self.numbers.reshape(-1), count, np.arange(count, dtype=np.int32), self.start_R, self.count_R
 
 
 class StackState(TensorHolder):
@@ -243,19 +222,67 @@ class StackState(TensorHolder):
         results: Array,
     ) -> StackState:
         """Read tokens at positions of rows, which then have the lengths `length_R`."""
-        pool, rows = self.pool, self.rows.with_room(self.length_R, longest)
-        if pool.used + len(row_N) > pool.capacity:
-            pool, rows = self._new_pool(len(row_N), longest)
-        first = pool.used
-        pool.used = first + len(row_N)
+        pool, rows = self._space(len(row_N), longest)
+        cache, memory, space = self._arguments(model, pool, rows, len(row_N), len(wanted_M))
+        pool.used += len(row_N)
         rows.filled_R = length_R
-        places, tokens, room = rows.places_RL.reshape(-1), rows.tokens_RL.reshape(-1), rows.places_RL.shape[1]
-        cache = pool.numbers, pool.capacity, first, places, tokens, room
         items = row_N, position_N, token_N
-        memory = _NO_MEMORY if self.sources is NO_SOURCES else self.sources.arrays()
-        space = self.stack.room(model, len(row_N), len(wanted_M), room + self.sources.longest)
         kernel.read_tokens(model, cache, memory, self.stack.embedding, items, wanted_M, results, space)
         return StackState(self.stack, pool, rows, length_R, self.sources, longest)
+
+    def _space(self, new: int, longest: int) -> tuple[Pool, Rows]:
+        """The pool and the rows with room for `new` places, and for `longest` positions of each row."""
+        if self.pool.used + new > self.pool.capacity:
+            return self._new_pool(new, longest)
+        return self.pool, self.rows.with_room(self.length_R, longest)
+
+    def _arguments(self, model: Any, pool: Pool, rows: Rows, items: int, results: int) -> tuple[Any, Any, Any]:
+        """What the kernel takes: the pool and the rows, the sources, and room for its work."""
+        places, tokens, room = rows.places_RL.reshape(-1), rows.tokens_RL.reshape(-1), rows.places_RL.shape[1]
+        memory = NO_MEMORY if self.sources is NO_SOURCES else self.sources.arrays()
+        space = self.stack.room(model, items, results, room + self.sources.longest)
+        return (pool.numbers, pool.capacity, pool.used, places, tokens, room), memory, space
+
+    def continue_greedily(self, token: int, count: int, eos: int) -> tuple[Array, StackState]:
+        """Read a token of the one row, then choose the most probable next ones, at most `count` -> all but the first.
+
+        The result ends with `eos` or where the window is full; the state has not read the last token.
+        """
+        stack = self.stack
+        assert len(self.length_R) == 1
+        assert stack.vocabulary is not None
+        assert self.longest < stack.window
+        chosen = np.empty(min(count, stack.window - self.longest), np.int64)
+        longest = self.longest + len(chosen)
+        pool, rows = self._space(len(chosen), longest)
+        first, length_R, row_1 = pool.used, self.length_R.copy(), stack.numbers(1)
+        results = np.empty((1, stack.vocabulary), np.float32)
+        cache, memory, space = self._arguments(stack.model, pool, rows, 1, 1)
+        items = row_1, length_R, np.array([token])
+        read = search_kernel.continue_greedily(
+            stack.model, cache, memory, stack.embedding, items, eos, chosen, results, space
+        )
+        pool.used = first + read
+        rows.filled_R = self.length_R + read
+        return chosen[:read], StackState(stack, pool, rows, rows.filled_R, self.sources)
+
+    def best_continuations(self, token_R: Array, log_prob_AW: Array, count: int) -> tuple[Array, Array, StackState]:
+        """Append a token to each row -> the best continuations of the rows of each prompt, W in succession.
+
+        Returns their log-probabilities AM, best first, cells row · V + token AM, and the state.
+        """
+        stack, R = self.stack, len(token_R)
+        assert stack.vocabulary is not None
+        count = min(count, log_prob_AW.shape[1] * stack.vocabulary)
+        best_AM, cell_AM = (np.empty((len(log_prob_AW), count), kind) for kind in (np.float32, np.int64))
+        pool, rows = self._space(R, self.longest + 1)
+        cache, memory, space = self._arguments(stack.model, pool, rows, R, R)
+        pool.used += R
+        rows.filled_R = self.length_R + 1
+        items = stack.numbers(R), self.length_R, token_R
+        beam = np.ascontiguousarray(log_prob_AW), best_AM, cell_AM
+        search_kernel.read_and_choose(stack.model, cache, memory, stack.embedding, items, stack.vocabulary, beam, space)
+        return best_AM, cell_AM, StackState(stack, pool, rows, rows.filled_R, self.sources, self.longest + 1)
 
     def _new_pool(self, new: int, longest: int) -> tuple[Pool, Rows]:
         """The rows with a pool of their own, which has room for `new` more places."""
@@ -297,7 +324,7 @@ class StackState(TensorHolder):
         if not kept:
             return state
         none = np.empty((0, self.stack.width), np.float32)
-        return state._append(row_K, np.full(len(row_K), kept), token_N, self.stack.feature_model, _NOTHING, none)
+        return state._append(row_K, np.full(len(row_K), kept), token_N, self.stack.feature_model, NOTHING, none)
 
     # Changing
 
@@ -334,10 +361,3 @@ class StackState(TensorHolder):
         if sources is not NO_SOURCES:
             sources = sources.join([one.sources for one in others])
         return StackState(self.stack, *joint, sources)
-
-
-_NOTHING = np.empty(0, np.int64)
-NO_SOURCES = Sources(np.empty((0, 2, 0, 0), np.float32), _NOTHING, _NOTHING, 0)
-"""Of a language model."""
-
-_NO_MEMORY = NO_SOURCES.arrays()

@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from chainrule.engines.decode.attention import attend
-from chainrule.engines.decode.compiling import compiled, summing
-from chainrule.engines.decode.functions import ONE, ZERO, activate, exponential
-from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, add, aligned, apply_linear, rounded_up
+from chainrule.engines.decode.attention import LOWEST, attend
+from chainrule.engines.decode.compiling import compiled
+from chainrule.engines.decode.functions import ONE, ZERO, activate
+from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, aligned, apply_linear, rounded_up
+from chainrule.engines.decode.maps import add, copy, normalise_vectors, scale, subtract
+from chainrule.engines.decode.sums import sum_of_differences, sum_of_exponentials, sum_of_squares
+from chainrule.engines.decode.vectors import LANES, largest
 
 
 class Shape(IntEnum):
@@ -41,6 +44,7 @@ class Shape(IntEnum):
     DISTANCES = 16  # terms of the scores by head and distance, WINDOW for each head, in `floats`; -1: none
     WINDOW = 17
     SOURCE = 18  # 1: blocks attend to a source
+    CAUSAL = 19  # 1: a position attends to itself and those before it, 0: to all of its row, which is read in one call
 
 
 class Part(IntEnum):
@@ -62,13 +66,13 @@ class Part(IntEnum):
 
 # As plain numbers, which kernels can use:
 (LAYERS, WIDTH, HEADS, HEAD, ROTATED, INNER, ACTIVATION, PRE, GATED, RMS) = range(10)
-(COSINES, SINES, POSITIONS, FINAL_NORM, FINAL_NORM_BIAS, OUTPUT, DISTANCES, WINDOW, SOURCE) = range(10, 19)
+(COSINES, SINES, POSITIONS, FINAL_NORM, FINAL_NORM_BIAS, OUTPUT, DISTANCES, WINDOW, SOURCE, CAUSAL) = range(10, 20)
 (NORM, NORM_BIAS, INTO, OUT, SOURCE_NORM, SOURCE_NORM_BIAS, QUERY, SOURCE_OUT) = range(8)
 (FEED_NORM, FEED_NORM_BIAS, WIDEN, NARROW) = range(8, 12)
 EMBEDDING_SCALE, SCORE_SCALE, EPSILON = range(3)
 """Entries of `constants`."""
 
-STREAM, STRIDE = 0, 6
+STREAM, STRIDE, LOGITS, SHIFTS = 0, 6, 7, 8
 """Entries of `room`."""
 
 
@@ -82,7 +86,7 @@ def make_room(model: Any, items: int, results: int, positions: int) -> tuple[Any
     wide, mixed = aligned(items * max(inner, stride, 3 * X)), aligned(items * max(X, stride))
     scores = aligned(int(shape[HEADS]) * rounded_up(positions))
     bytes_ = aligned(items * (max(inner, stride, X) + 4), np.uint8), aligned(items)
-    return stream, inputs, wide, mixed, scores, bytes_, stride, aligned(results * words)
+    return stream, inputs, wide, mixed, scores, bytes_, stride, aligned(results * words), aligned(results)
 
 
 @compiled
@@ -100,6 +104,20 @@ def read_tokens(model, cache, memory, embedding, items, wanted_M, results, room)
 
     Results are log-probabilities if the model has an output layer, and features otherwise.
     """
+    compute(model, cache, memory, embedding, items, wanted_M, room)
+    shape, weights = model[0], model[3]
+    _, inputs, _, _, _, _, stride, logits, _ = room
+    for m in range(len(wanted_M)):
+        if shape[OUTPUT] < 0:
+            copy(inputs, m * stride, results[m], 0, shape[WIDTH])
+        else:
+            width = weights[LINEARS][shape[OUTPUT], OUTPUTS]
+            log_softmax(logits, m * width, results[m])
+
+
+@compiled
+def compute(model, cache, memory, embedding, items, wanted_M, room):  # type: ignore[no-untyped-def]
+    """Everything before the softmax: the scores of the words, or the features in place of inputs."""
     shape, constants, blocks, weights = model
     row_N, position_N, token_N = items
     N = len(row_N)
@@ -111,7 +129,7 @@ def read_tokens(model, cache, memory, embedding, items, wanted_M, results, room)
         if shape[SOURCE]:
             _attend_to_source(model, number, memory, items, room)
         _feed_forward(model, number, N, inner, room)
-    _finish(model, wanted_M, results, room)
+    _finish(model, wanted_M, room)
 
 
 @compiled
@@ -127,11 +145,10 @@ def _enter(cache, items):  # type: ignore[no-untyped-def]
 @compiled
 def _embed(shape, constants, floats, embedding, position_N, token_N, room):  # type: ignore[no-untyped-def]
     stream, stride = room[STREAM], room[STRIDE]
-    D, scale = shape[WIDTH], constants[EMBEDDING_SCALE]
+    D = shape[WIDTH]
     for n in range(len(token_N)):
         at, out = token_N[n] * D, n * stride
-        for j in range(D):
-            stream[out + j] = scale * embedding[at + j]
+        scale(embedding, at, constants[EMBEDDING_SCALE], stream, out, D)
         for j in range(D, stride):
             stream[out + j] = ZERO
         if shape[POSITIONS] >= 0:
@@ -140,11 +157,11 @@ def _embed(shape, constants, floats, embedding, position_N, token_N, room):  # t
 
 @compiled
 def _attend_to_past(model, number, cache, items, room):  # type: ignore[no-untyped-def]
-    """Self-attention of one layer."""
+    """Self-attention of one layer; the tokens of a row are side by side."""
     shape, constants, blocks, weights = model
     pool, capacity, _, places, _, positions = cache
     row_N, position_N, _ = items
-    _, inputs, wide, mixed, scores, bytes_, stride, _ = room
+    _, inputs, wide, mixed, scores, bytes_, stride, _, _ = room
     block, N, X = blocks[number], len(row_N), shape[HEADS] * shape[HEAD]
     _before(model, block[NORM], block[NORM_BIAS], N, room)
     apply_linear(weights, block[INTO], inputs, 0, stride, wide, 0, 3 * X, N, bytes_)
@@ -153,12 +170,15 @@ def _attend_to_past(model, number, cache, items, room):  # type: ignore[no-untyp
     for n in range(N):
         place = places[row_N[n] * positions + position_N[n]] * X
         _rotate(shape, weights[FLOATS], wide, n * 3 * X, position_N[n])
-        _copy(wide, n * 3 * X + X, pool, keys + place, X)
-        _copy(wide, n * 3 * X + 2 * X, pool, values + place, X)
+        copy(wide, n * 3 * X + X, pool, keys + place, X)
+        copy(wide, n * 3 * X + 2 * X, pool, values + place, X)
     sizes = shape[HEADS], shape[HEAD], constants[SCORE_SCALE]
     terms = weights[FLOATS], shape[DISTANCES], shape[WINDOW]
     for n in range(N):
-        positions_at, count = row_N[n] * positions, position_N[n] + 1
+        last = n
+        while not shape[CAUSAL] and last + 1 < N and row_N[last + 1] == row_N[n]:
+            last += 1
+        positions_at, count = row_N[n] * positions, position_N[last] + 1
         lines = pool, keys, values, X, places, positions_at, count
         attend(wide, n * 3 * X, lines, sizes, terms, scores, mixed, n * X)
     _after(model, block[OUT], block[NORM], block[NORM_BIAS], mixed, X, wide, N, room)
@@ -170,7 +190,7 @@ def _attend_to_source(model, number, memory, items, room):  # type: ignore[no-un
     shape, constants, blocks, weights = model
     numbers, capacity, places, start_R, count_R = memory
     row_N = items[0]
-    _, inputs, wide, mixed, scores, bytes_, stride, _ = room
+    _, inputs, wide, mixed, scores, bytes_, stride, _, _ = room
     block, N, X = blocks[number], len(row_N), shape[HEADS] * shape[HEAD]
     _before(model, block[SOURCE_NORM], block[SOURCE_NORM_BIAS], N, room)
     apply_linear(weights, block[QUERY], inputs, 0, stride, wide, 0, X, N, bytes_)
@@ -186,7 +206,7 @@ def _attend_to_source(model, number, memory, items, room):  # type: ignore[no-un
 @compiled
 def _feed_forward(model, number, N, inner, room):  # type: ignore[no-untyped-def]
     shape, _, blocks, weights = model
-    _, inputs, wide, mixed, _, bytes_, stride, _ = room
+    _, inputs, wide, mixed, _, bytes_, stride, _, _ = room
     block = blocks[number]
     _before(model, block[FEED_NORM], block[FEED_NORM_BIAS], N, room)
     apply_linear(weights, block[WIDEN], inputs, 0, stride, wide, 0, inner, N, bytes_)
@@ -205,9 +225,9 @@ def _feed_forward(model, number, N, inner, room):  # type: ignore[no-untyped-def
 def _before(model, norm, bias, N, room):  # type: ignore[no-untyped-def]
     """Set the inputs of a part: the normalised stream, or the stream itself if norms come after."""
     shape, constants, _, weights = model
-    stream, inputs, _, _, _, _, stride, _ = room
+    stream, inputs, _, _, _, _, stride, _, _ = room
     if not shape[PRE]:
-        _copy(stream, 0, inputs, 0, N * stride)
+        copy(stream, 0, inputs, 0, N * stride)
         return
     for n in range(N):
         normalise(shape, constants, weights[FLOATS], norm, bias, stream, n * stride, inputs, n * stride)
@@ -217,7 +237,7 @@ def _before(model, norm, bias, N, room):  # type: ignore[no-untyped-def]
 def _after(model, layer, norm, bias, values, step, out, N, room):  # type: ignore[no-untyped-def]
     """Add the last product of a part to the stream, and normalise the sum if norms come after."""
     shape, constants, _, weights = model
-    stream, _, _, _, _, bytes_, stride, _ = room
+    stream, _, _, _, _, bytes_, stride, _, _ = room
     apply_linear(weights, layer, values, 0, step, out, 0, stride, N, bytes_)
     add(stream, 0, out, 0, N * stride)
     if not shape[PRE]:
@@ -229,36 +249,21 @@ def _after(model, layer, norm, bias, values, step, out, N, room):  # type: ignor
 def normalise(shape, constants, floats, scale_at, bias_at, values, at, out, out_at):  # type: ignore[no-untyped-def]
     """LayerNorm or RMSNorm of one vector."""
     D = shape[WIDTH]
-    mean = ZERO if shape[RMS] else _sum(values, at, D) / np.float32(D)
-    factor = ONE / np.sqrt(_square_sum(values, at, D, mean) / np.float32(D) + constants[EPSILON])
-    for j in range(D):
-        out[out_at + j] = (values[at + j] - mean) * factor * floats[scale_at + j]
+    whole = D // LANES
+    mean = ZERO
+    if not shape[RMS]:
+        total = sum_of_differences(values, at, whole, ZERO) if whole else ZERO
+        for j in range(at + whole * LANES, at + D):
+            total += values[j]
+        mean = total / np.float32(D)
+    squares = sum_of_squares(values, at, whole, mean) if whole else ZERO
+    for j in range(at + whole * LANES, at + D):
+        squares += (values[j] - mean) * (values[j] - mean)
+    factor = ONE / np.sqrt(squares / np.float32(D) + constants[EPSILON])
+    vectors = -(-D // LANES)  # tables end with zeros, and so do the vectors
+    normalise_vectors(out, out_at, values, at, floats, scale_at, vectors, mean, factor)
     if bias_at >= 0:
         add(out, out_at, floats, bias_at, D)
-
-
-@summing
-def _sum(values, at, count):  # type: ignore[no-untyped-def]
-    total = ZERO
-    for j in range(at, at + count):
-        total += values[j]
-    return total
-
-
-@summing
-def _square_sum(values, at, count, mean):  # type: ignore[no-untyped-def]
-    total = ZERO
-    for j in range(at, at + count):
-        total += (values[j] - mean) * (values[j] - mean)
-    return total
-
-
-@summing
-def _exponential_sum(scores, at, count, top):  # type: ignore[no-untyped-def]
-    total = ZERO
-    for j in range(at, at + count):
-        total += exponential(scores[j] - top)
-    return total
 
 
 @compiled
@@ -277,16 +282,10 @@ def _rotate(shape, floats, parts, at, position):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _copy(values, at, out, out_at, count):  # type: ignore[no-untyped-def]
-    for j in range(count):
-        out[out_at + j] = values[at + j]
-
-
-@compiled
-def _finish(model, wanted_M, results, room):  # type: ignore[no-untyped-def]
+def _finish(model, wanted_M, room):  # type: ignore[no-untyped-def]
     """Final norm and output layer of the wanted positions."""
     shape, constants, _, weights = model
-    stream, inputs, _, _, _, bytes_, stride, logits = room
+    stream, inputs, _, _, _, bytes_, stride, logits, _ = room
     M, D = len(wanted_M), shape[WIDTH]
     norm, bias = shape[FINAL_NORM], shape[FINAL_NORM_BIAS]
     for m in range(M):
@@ -294,23 +293,25 @@ def _finish(model, wanted_M, results, room):  # type: ignore[no-untyped-def]
             at = wanted_M[m] * stride
             normalise(shape, constants, weights[FLOATS], norm, bias, stream, at, inputs, m * stride)
         else:
-            _copy(stream, wanted_M[m] * stride, inputs, m * stride, D)
-    if shape[OUTPUT] < 0:
-        for m in range(M):
-            _copy(inputs, m * stride, results[m], 0, D)
-        return
-    width = weights[LINEARS][shape[OUTPUT], OUTPUTS]
-    apply_linear(weights, shape[OUTPUT], inputs, 0, stride, logits, 0, width, M, bytes_)
-    for m in range(M):
-        log_softmax(logits, m * width, results[m])
+            copy(stream, wanted_M[m] * stride, inputs, m * stride, D)
+    if shape[OUTPUT] >= 0:
+        width = weights[LINEARS][shape[OUTPUT], OUTPUTS]
+        apply_linear(weights, shape[OUTPUT], inputs, 0, stride, logits, 0, width, M, bytes_)
 
 
 @compiled
 def log_softmax(scores, at, results):  # type: ignore[no-untyped-def]
-    """The logarithms of normalised exponentials of len(results) scores."""
-    top = scores[at]
-    for j in range(1, len(results)):
-        top = max(top, scores[at + j])
-    shift = top + np.log(_exponential_sum(scores, at, len(results), top))
-    for j in range(len(results)):
-        results[j] = scores[at + j] - shift
+    """The logarithms of normalised exponentials of len(results) scores; `scores` has room for whole vectors."""
+    V = len(results)
+    shift = log_total(scores, at, V)
+    subtract(scores, at, shift, results, 0, V)
+
+
+@compiled
+def log_total(scores, at, count):  # type: ignore[no-untyped-def]
+    """ln Σ exp(score)."""
+    vectors = -(-count // LANES)
+    for j in range(at + count, at + vectors * LANES):
+        scores[j] = LOWEST
+    top = largest(scores, at, vectors)
+    return top + np.log(sum_of_exponentials(scores, at, vectors, top))

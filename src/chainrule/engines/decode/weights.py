@@ -70,4 +70,14 @@ class StackWeights:
     sines_LE: Array | None = None
     distances_HL: Array | None = None  # relative positions: terms of the scores by head and distance
     gated: bool = False
+    causal: bool = True  # False: an encoder, whose positions attend to all of their text
     output: Linear | None = None  # words as w·h + b; None: the engine gives features
+
+
+def pad_heads(values: Array, heads: int, width: int, padded: int) -> Array:
+    """Widen each head along the first axis with zeros, which change no score and no mixture."""
+    if width == padded:
+        return values
+    wide = np.zeros((heads, padded, *values.shape[1:]), np.float32)
+    wide[:, :width] = values.reshape(heads, width, *values.shape[1:])
+    return wide.reshape(heads * padded, *values.shape[1:])

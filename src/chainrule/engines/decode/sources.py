@@ -1,0 +1,42 @@
+"""What the rows of a translator attend to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class Sources(NamedTuple):
+    """What the rows of a state attend to: each to `count_R` positions from `start_R` on, which rows may share."""
+
+    numbers: Array  # layers × 2 × N × X: keys and values
+    start_R: Array
+    count_R: Array
+    longest: int  # the largest number of positions
+
+    def select(self, rows_K: Array) -> Sources:
+        return Sources(self.numbers, self.start_R[rows_K], self.count_R[rows_K], self.longest)
+
+    def join(self, others: Sequence[Sources]) -> Sources:
+        parts = (self, *others)
+        firsts = np.cumsum([0, *(part.numbers.shape[2] for part in parts)])
+        start_R = np.concatenate([part.start_R + first for part, first in zip(parts, firsts, strict=False)])
+        numbers = np.concatenate([part.numbers for part in parts], 2)
+        count_R = np.concatenate([part.count_R for part in parts])
+        return Sources(numbers, start_R, count_R, max(part.longest for part in parts))
+
+    def arrays(self) -> tuple[Array, int, Array, Array, Array]:
+        """As the kernel takes them."""
+        count = self.numbers.shape[2]
+        return self.numbers.reshape(-1), count, np.arange(count, dtype=np.int32), self.start_R, self.count_R
+
+
+NOTHING = np.empty(0, np.int64)
+NO_SOURCES = Sources(np.empty((0, 2, 0, 0), np.float32), NOTHING, NOTHING, 0)
+"""Of a language model."""
+
+NO_MEMORY = NO_SOURCES.arrays()
