@@ -10,7 +10,6 @@ depend on the other rows, nor on how its tokens are divided into calls.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from chainrule.engines.decode import stack_kernel as kernel
 from chainrule.engines.decode.functions import ACTIVATIONS
 from chainrule.engines.decode.linear import Packer, rounded_up
 from chainrule.engines.decode.places import FIRST_PLACES, Pool, Rows, appended, joined
+from chainrule.engines.decode.room import Room
 from chainrule.engines.decode.sources import NO_MEMORY, NO_SOURCES, NOTHING, Sources
 from chainrule.engines.decode.weights import BlockWeights, Linear, Norm, StackWeights, pad_heads
 from chainrule.types import TensorHolder
@@ -29,13 +29,6 @@ from chainrule.types import TensorHolder
 Array = np.ndarray[Any, Any]
 Precision = Literal["float32", "int8"]
 Wanted = Literal["last", "all"]
-
-
-class _Room(threading.local):
-    """The arrays of the last call of a thread, and what they were made for."""
-
-    key: tuple[int, ...] = ()
-    room: tuple[Any, ...] = ()
 
 
 class CompiledStack:
@@ -55,7 +48,7 @@ class CompiledStack:
         constants = np.array([weights.embedding_scale, weights.score_scale, weights.eps], np.float32)
         packed = packer.weights()
         self._numbers: Array | None = None
-        self._last = _Room()
+        self.room = Room()
         self.model, self.feature_model = ((one, constants, blocks, packed) for one in (shape, features))
 
     def _pack_block(self, packer: Packer, block: BlockWeights, weights: StackWeights) -> list[int]:
@@ -96,13 +89,6 @@ class CompiledStack:
         if weights.output is not None:
             shape[Shape.OUTPUT] = packer.linear(weights.output.weight_XD, weights.output.bias_X)
         return shape
-
-    def room(self, model: Any, items: int, results: int, positions: int) -> tuple[Any, ...]:
-        """The arrays of a call; those of the last call of this thread, if it was as large."""
-        key = id(model), items, results, positions
-        if self._last.key != key:
-            self._last.key, self._last.room = key, kernel.make_room(model, items, results, positions)
-        return self._last.room
 
     def numbers(self, count: int) -> Array:
         """0, 1, …, count - 1: the rows of a state."""
@@ -240,7 +226,7 @@ class StackState(TensorHolder):
         """What the kernel takes: the pool and the rows, the sources, and room for its work."""
         places, tokens, room = rows.places_RL.reshape(-1), rows.tokens_RL.reshape(-1), rows.places_RL.shape[1]
         memory = NO_MEMORY if self.sources is NO_SOURCES else self.sources.arrays()
-        space = self.stack.room(model, items, results, room + self.sources.longest)
+        space = self.stack.room.arrays(model, items, results, room + self.sources.longest)
         return (pool.numbers, pool.capacity, pool.used, places, tokens, room), memory, space
 
     def continue_greedily(self, token: int, count: int, eos: int) -> tuple[Array, StackState]:

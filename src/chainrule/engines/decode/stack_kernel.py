@@ -9,14 +9,13 @@ head, which is rounded up too.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
 from chainrule.engines.decode.attention import LOWEST, attend
 from chainrule.engines.decode.compiling import compiled
 from chainrule.engines.decode.functions import ONE, ZERO, activate
-from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, aligned, apply_linear, rounded_up
+from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, apply_linear
 from chainrule.engines.decode.maps import add, copy, normalise_vectors, scale, subtract
 from chainrule.engines.decode.sums import sum_of_differences, sum_of_exponentials, sum_of_squares
 from chainrule.engines.decode.vectors import LANES, largest
@@ -76,19 +75,6 @@ STREAM, STRIDE, LOGITS, SHIFTS = 0, 6, 7, 8
 """Entries of `room`."""
 
 
-def make_room(model: Any, items: int, results: int, positions: int) -> tuple[Any, ...]:
-    """The arrays that a call needs for `items` tokens, `results` of which are wanted, and rows of `positions`."""
-    shape, _, blocks, (linears, *_) = model
-    stride, X = rounded_up(int(shape[WIDTH])), int(shape[HEADS] * shape[HEAD])
-    inner = int(linears[blocks[0, WIDEN], OUTPUTS])
-    words = 0 if shape[OUTPUT] < 0 else int(linears[shape[OUTPUT], OUTPUTS])
-    stream, inputs = aligned(items * stride), aligned(items * stride)
-    wide, mixed = aligned(items * max(inner, stride, 3 * X)), aligned(items * max(X, stride))
-    scores = aligned(int(shape[HEADS]) * rounded_up(positions))
-    bytes_ = aligned(items * (max(inner, stride, X) + 4), np.uint8), aligned(items)
-    return stream, inputs, wide, mixed, scores, bytes_, stride, aligned(results * words), aligned(results)
-
-
 @compiled
 def read_tokens(model, cache, memory, embedding, items, wanted_M, results, room):  # type: ignore[no-untyped-def]
     """Read N tokens: write their keys and values into the pool, and the results of `wanted_M` of them.
@@ -100,7 +86,7 @@ def read_tokens(model, cache, memory, embedding, items, wanted_M, results, room)
     memory    (numbers, capacity, places, start_R, count_R): row r attends to the positions start_R[r] … start_R[r] +
               count_R[r] of the sources, whose keys and values lie in `numbers` as those of texts do in the pool
     items     (row_N, position_N, token_N)
-    room      the arrays of a `Room`
+    room      arrays of `make_room`
 
     Results are log-probabilities if the model has an output layer, and features otherwise.
     """
