@@ -257,7 +257,7 @@ def _make_largest(*, sizes: bool) -> Any:
 
 largest, largest_size = (_make_largest(sizes=sizes) for sizes in (False, True))
 score_4, score_2, score_1 = (_make_scores(vectors) for vectors in (4, 2, 1))
-dot_1 = _make_dot(1)
+dot_4, dot_1 = (_make_dot(vectors) for vectors in (4, 1))
 mix_4, mix_2, mix_1 = (_make_mix(1, vectors) for vectors in (4, 2, 1))
 mix_heads_4, mix_heads_2, mix_heads_1 = (_make_mix(PANEL // vectors, vectors) for vectors in (4, 2, 1))
 
