@@ -67,7 +67,7 @@ def main() -> None:
     rounded = copy.deepcopy(model)
     round_weights(rounded)
     sources = sentences(64 if options.quick else options.sentences, words)
-    cores, tokens = options.threads, dict[str, int]()
+    cores = options.threads
     contestants: dict[str, Callable[[], list[list[int]]]] = {
         f"project {precision}": partial(project_texts, one, sources)
         for precision, one in zip(PRECISIONS, (model, rounded), strict=True)
@@ -80,18 +80,18 @@ def main() -> None:
             )
     tokens = {name: sum(map(len, run())) for name, run in contestants.items()}
     times = alternate(contestants, options.repeats)
-    speeds = {name: [tokens[name] / one for one in times[name]] for name in contestants}
+    speeds = {name: [len(sources) / one for one in times[name]] for name in contestants}
     best = max((name for name in speeds if name.startswith("CT")), key=lambda name: statistics.median(speeds[name]))
     chosen = max((name for name in speeds if name.startswith("pr")), key=lambda name: statistics.median(speeds[name]))
     figures = [
         Figure(
             name,
             statistics.median(mine),
-            "target tokens/s",
+            "sentences/s",
             statistics.median(speeds[best]),
             statistics.median(own / other for own, other in zip(mine, speeds[best], strict=True)),
             at_least=1.0 if name == chosen else None,
-            note=f"{tokens[name]:,} tokens",
+            note=f"{tokens[name]:,} target tokens",
         )
         for name, mine in speeds.items()
     ]
