@@ -56,21 +56,26 @@ def _gelu(x):  # type: ignore[no-untyped-def]
 
 @compiled
 def activate(kind, values, at, count):  # type: ignore[no-untyped-def]
-    """Apply the activation with this index of ACTIVATIONS to `count` values."""
+    """Apply the activation with this index of ACTIVATIONS to `count` values.
+
+    An index that might be negative would count from the end, which prevents vector instructions: indices of a part
+    start at 0.
+    """
+    part = values[at : at + count]
     if kind == 0:
-        for j in range(at, at + count):
-            positive = max(values[j], ZERO)
-            values[j] = positive * positive
+        for j in range(len(part)):
+            positive = max(part[j], ZERO)
+            part[j] = positive * positive
     elif kind == 1:
-        for j in range(at, at + count):
-            values[j] = _gelu(values[j])
+        for j in range(len(part)):
+            part[j] = _gelu(part[j])
     elif kind == 2:
-        for j in range(at, at + count):
-            x = values[j]
-            values[j] = x * sigmoid(TWO * GELU_SCALE * (x + GELU_CUBE * x * x * x))
+        for j in range(len(part)):
+            x = part[j]
+            part[j] = x * sigmoid(TWO * GELU_SCALE * (x + GELU_CUBE * x * x * x))
     elif kind == 3:
-        for j in range(at, at + count):
-            values[j] = max(values[j], ZERO)
+        for j in range(len(part)):
+            part[j] = max(part[j], ZERO)
     else:
-        for j in range(at, at + count):
-            values[j] = values[j] * sigmoid(values[j])
+        for j in range(len(part)):
+            part[j] = part[j] * sigmoid(part[j])
