@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from chainrule.base.kernels import inference_kernel_supports
+from chainrule.engines.decode.recurrent import CompiledRecurrence, RecurrentState
+from chainrule.engines.decode.recurrent_weights import RecurrentWeights
 from chainrule.engines.decode.stack import CompiledStack, Precision, StackState, Wanted
 from chainrule.engines.decode.weights import BlockWeights, Linear, Norm, SourceWeights, StackWeights
 from chainrule.layers.blocks import Block
@@ -26,12 +28,12 @@ class PackedModel:
     """
 
     def __init__(self) -> None:
-        self._stack: CompiledStack | None = None
+        self._engine: CompiledStack | CompiledRecurrence | None = None
         self._packed: tuple[Any, ...] = ()
 
     def forget(self) -> None:
         """Pack again before the next use."""
-        self._stack, self._packed = None, ()
+        self._engine, self._packed = None, ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PackedModel:
         return PackedModel()  # a copy of a model has parameters of its own
@@ -39,9 +41,24 @@ class PackedModel:
     def __reduce__(self) -> tuple[Any, ...]:
         return PackedModel, ()
 
-    def stack(
+    @overload
+    def engine(  # type: ignore[overload-overlap]  # functions that always return None
         self, model: nn.Module, precision: Precision, weights: Callable[[], StackWeights | None]
-    ) -> CompiledStack | None:
+    ) -> CompiledStack | None: ...
+
+    @overload
+    def engine(
+        self, model: nn.Module, precision: Precision, weights: Callable[[], RecurrentWeights | None]
+    ) -> CompiledRecurrence | None: ...
+
+    @overload
+    def engine(
+        self, model: nn.Module, precision: Precision, weights: Callable[[], StackWeights | RecurrentWeights | None]
+    ) -> CompiledStack | CompiledRecurrence | None: ...
+
+    def engine(
+        self, model: nn.Module, precision: Precision, weights: Callable[[], StackWeights | RecurrentWeights | None]
+    ) -> CompiledStack | CompiledRecurrence | None:
         """The engine of the model as it is now; None: it is computed by torch."""
         first = next(model.parameters())
         if model.training or not inference_kernel_supports(first):
@@ -49,12 +66,28 @@ class PackedModel:
         state = precision, first.data_ptr(), sum(map(_version, model.parameters()))
         if state != self._packed:
             described = weights()
-            self._stack = None if described is None else CompiledStack(described, precision)
+            self._engine = None if described is None else _compile(described, precision)
             self._packed = state
-        return self._stack
+        return self._engine
 
 
-def predict(state: StackState, tokens_BT: Tensor, wanted: Wanted) -> tuple[Tensor, StackState]:
+def _compile(weights: StackWeights | RecurrentWeights, precision: Precision) -> CompiledStack | CompiledRecurrence:
+    if isinstance(weights, RecurrentWeights):
+        return CompiledRecurrence(weights, precision)
+    return CompiledStack(weights, precision)
+
+
+@overload
+def predict(state: StackState, tokens_BT: Tensor, wanted: Wanted) -> tuple[Tensor, StackState]: ...
+
+
+@overload
+def predict(state: RecurrentState, tokens_BT: Tensor, wanted: Wanted) -> tuple[Tensor, RecurrentState]: ...
+
+
+def predict(
+    state: StackState | RecurrentState, tokens_BT: Tensor, wanted: Wanted
+) -> tuple[Tensor, StackState | RecurrentState]:
     """log p of the next token after the last of T tokens, BV, or after each, BTV, and the state after them."""
     log_probs, after = state.log_probs(tokens_BT.numpy(), wanted)
     found = torch.from_numpy(log_probs)
@@ -69,7 +102,15 @@ def choose_continuations(
     return torch.from_numpy(best_AM), torch.from_numpy(cell_AM), after
 
 
-def read_features(state: StackState, tokens_BT: Tensor) -> tuple[Tensor, StackState]:
+@overload
+def read_features(state: StackState, tokens_BT: Tensor) -> tuple[Tensor, StackState]: ...
+
+
+@overload
+def read_features(state: RecurrentState, tokens_BT: Tensor) -> tuple[Tensor, RecurrentState]: ...
+
+
+def read_features(state: StackState | RecurrentState, tokens_BT: Tensor) -> tuple[Tensor, StackState | RecurrentState]:
     """The features after each of T tokens, BTD, and the state after them."""
     features_ND, after = state.features(tokens_BT.numpy())
     return torch.from_numpy(features_ND).view(*tokens_BT.shape, -1), after
@@ -97,7 +138,7 @@ def stack_weights(
     half = head_width // 2
     return StackWeights(
         blocks=[_block_weights(block) for block in stack.block_list],
-        embedding_VD=_array(embedding.weight),
+        embedding_VD=as_array(embedding.weight),
         heads=shape.heads,
         head_width=head_width,
         window=window,
@@ -108,10 +149,10 @@ def stack_weights(
         pre=shape.pre,
         rms=shape.norm == "rms",
         embedding_scale=stack.scale,
-        positions_LD=None if stack.positions is None else _array(stack.positions.table_CD),
-        cosines_LE=None if rotary is None else _array(rotary.cos_CE)[:, :half],
-        sines_LE=None if rotary is None else _array(rotary.sin_CE)[:, half:],
-        distances_HL=None if distances_HL is None else _array(distances_HL),
+        positions_LD=None if stack.positions is None else as_array(stack.positions.table_CD),
+        cosines_LE=None if rotary is None else as_array(rotary.cos_CE)[:, :half],
+        sines_LE=None if rotary is None else as_array(rotary.sin_CE)[:, half:],
+        distances_HL=None if distances_HL is None else as_array(distances_HL),
         gated=shape.gated,
         causal=causal,
         output=output,
@@ -138,16 +179,16 @@ def _source_weights(block: Block) -> SourceWeights:
 
 def linear_weights(layer: nn.Linear) -> Linear:
     """The parameters of a linear layer."""
-    return Linear(_array(layer.weight), None if layer.bias is None else _array(layer.bias))
+    return Linear(as_array(layer.weight), None if layer.bias is None else as_array(layer.bias))
 
 
 def norm_weights(norm: nn.Module) -> Norm:
     """The parameters of a LayerNorm or RMSNorm."""
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
-    return Norm(_array(norm.weight), None if bias is None else _array(bias))
+    return Norm(as_array(norm.weight), None if bias is None else as_array(bias))
 
 
-def _array(parameter: Tensor) -> Array:
+def as_array(parameter: Tensor) -> Array:
     array: Array = parameter.detach().numpy()
     return array

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from chainrule.engines.decode.recurrent_weights import RecurrentWeights
 from chainrule.engines.decode.weights import Linear, StackWeights
 from chainrule.types import Preferences, State
 
@@ -63,8 +64,10 @@ class FeatureLayer(nn.Module):
         """The shape of an encoder that computes these features."""
         raise TypeError(f"{cls.__name__} is not an encoder")
 
-    def compiled(self, embedding: nn.Embedding, output: Linear | None) -> StackWeights | None:
-        """The parameters for the decoding engine, given the output layer; None: torch computes the features."""
+    def compiled(
+        self, embedding: nn.Embedding, bridge: Linear | None, output: Linear | None
+    ) -> StackWeights | RecurrentWeights | None:
+        """The parameters for the decoding engine, with the layers after the features; None: torch computes them."""
         return None
 
     def rewind(self, state: State, count: int) -> State:

@@ -21,9 +21,11 @@ from torch import Tensor, nn
 
 from chainrule.base.choosing import TokenChooser
 from chainrule.base.parameters import weights_below
+from chainrule.engines.decode.recurrent import RecurrentState
+from chainrule.engines.decode.recurrent_weights import RecurrentWeights
 from chainrule.engines.decode.stack import StackState
 from chainrule.engines.decode.weights import StackWeights
-from chainrule.layers.compiled import PackedModel, choose_continuations, predict, read_features
+from chainrule.layers.compiled import PackedModel, choose_continuations, linear_weights, predict, read_features
 from chainrule.layers.dropout import drop, word_mask
 from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
 from chainrule.registry import MODELS
@@ -42,6 +44,8 @@ from chainrule.types import (
 
 TOKENS_PER_PASS = 16384
 """Tokens of overlapping windows that are read in one pass: enough for speed, few enough to bound memory."""
+
+EngineState = StackState | RecurrentState
 
 
 class Prefix(NamedTuple):
@@ -89,8 +93,9 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
         self._packed.forget()
         return super().train(mode)
 
-    def _compiled(self) -> StackWeights | None:
-        return self.features.compiled(self.embedding, self.output.compiled) if self.bridge is None else None
+    def _compiled(self) -> StackWeights | RecurrentWeights | None:
+        bridge = None if self.bridge is None else linear_weights(self.bridge)
+        return self.features.compiled(self.embedding, bridge, self.output.compiled)
 
     @property
     def feature_width(self) -> int:
@@ -145,9 +150,9 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
 
     def start(self, batch: int) -> Prefix:
         """The empty prefix. In evaluation mode and without gradients, the decoding engine reads it where it can."""
-        stack = self._packed.stack(self, self.precision, self._compiled)
-        if stack is not None:
-            return Prefix(stack.start(batch), None, None)
+        engine = self._packed.engine(self, self.precision, self._compiled)
+        if engine is not None:
+            return Prefix(engine.start(batch), None, None)
         empty = self.unigram_counts.new_empty(batch, 0) if self.window else None
         return Prefix(self.features.start(batch), empty, None)
 
@@ -157,7 +162,7 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
 
     def prefill(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
         """Append T tokens to each prefix in parallel -> log p(. | prefix) after the last, BV, and the new state."""
-        if isinstance(state.features, StackState) and state.pending_B is None and state.features.predicts:
+        if isinstance(state.features, EngineState) and state.pending_B is None and state.features.predicts:
             log_probs_BV, features = predict(state.features, tokens_BT, "last")
             return log_probs_BV, Prefix(features, None, None)
         hidden_BTD, state = self.read(state, tokens_BT)
@@ -165,7 +170,7 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
 
     def extend(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
         """Append T tokens to each prefix in parallel -> log p(. | prefix) after each, BTV, and the new state."""
-        if isinstance(state.features, StackState) and state.pending_B is None and state.features.predicts:
+        if isinstance(state.features, EngineState) and state.pending_B is None and state.features.predicts:
             log_probs_BTV, features = predict(state.features, tokens_BT, "all")
             return log_probs_BTV, Prefix(features, None, None)
         hidden_BTD, state = self.read(state, tokens_BT)
@@ -264,7 +269,7 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
 
     def _extend(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
         """Read tokens after a prefix of any length -> hidden_BTD, and the new state without a pending token."""
-        if isinstance(state.features, StackState):
+        if isinstance(state.features, EngineState):
             hidden_BTD, features = read_features(state.features, tokens_BT)
             return hidden_BTD, Prefix(features, None, None)
         if self.window is None or state.recent_BL is None:

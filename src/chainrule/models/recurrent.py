@@ -19,6 +19,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
+from chainrule.engines.decode.recurrent_weights import RecurrentWeights
+from chainrule.engines.decode.weights import Linear
+from chainrule.layers.compiled_recurrence import recurrence_weights
 from chainrule.layers.recurrent.stack import Recurrence
 from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
 from chainrule.models.language_model import language_model
@@ -64,6 +67,9 @@ class Recurrent(FeatureLayer):
             recurrent_dropout=config.recurrent_dropout,
             activation=config.activation if isinstance(config, RnnConfig) else "tanh",
         )
+
+    def compiled(self, embedding: nn.Embedding, bridge: Linear | None, output: Linear | None) -> RecurrentWeights:
+        return recurrence_weights(self.recurrence, embedding, bridge=bridge, output=output)
 
     def start(self, batch: int) -> State:
         return self.recurrence.start(batch)

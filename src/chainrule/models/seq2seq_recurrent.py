@@ -10,30 +10,70 @@ seq2seq-attention: the decoder attends to the states e_s of a bidirectional enco
 Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate", 2015; Luong et al., "Effective
 Approaches to Attention-based Neural Machine Translation", 2015. With input feeding, step t also reads h~_{t-1}.
 
-The cells are in `layers/recurrent/cells.py`, the scores in `layers/attention/source.py`.
+The cells are in `layers/recurrent/cells.py`, the scores in `layers/attention/source.py`. In evaluation mode and without
+gradients, the decoding engine computes the steps of the decoder (`engines/decode/recurrent.py`).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.base.compiling import uncompiled
+from chainrule.engines.decode.recurrent import NO_MEMORY, RecurrentState
+from chainrule.engines.decode.recurrent_weights import AttentionWeights, RecurrentWeights
 from chainrule.layers.attention.source import SourceAttention, SourceStates
+from chainrule.layers.compiled import as_array, linear_weights, predict
+from chainrule.layers.compiled_recurrence import attention_weights, recurrence_weights, source_memory
 from chainrule.layers.dropout import drop
 from chainrule.layers.recurrent.stack import Bidirectional, Recurrence, reverse
-from chainrule.layers.recurrent.stack import State as RecurrentState
+from chainrule.layers.recurrent.stack import State as LayerStates
 from chainrule.models.translator import PretrainedConfig, Translator
 from chainrule.registry import MODELS
-from chainrule.types import OutputChoice, Source, Vocabulary
+from chainrule.types import OutputChoice, Source, State, Vocabulary
 
 
 def row_lengths(source: Source) -> Tensor | None:
     """The number of tokens of each row, B; None: there is no padding, which is faster to process."""
     return None if bool(source.mask_BS.all()) else source.mask_BS.sum(1)
+
+
+class RecurrentTranslator(Translator):
+    """A translator with a recurrent decoder."""
+
+    decoder: Recurrence
+
+    def attention_parameters(self) -> AttentionWeights | None:
+        """The attention of the decoder in the form of the engine; None: it does not attend to the source."""
+        return None
+
+    def _compiled(self) -> RecurrentWeights:
+        bridge, output = None if self.bridge is None else linear_weights(self.bridge), self.output.compiled
+        attention = self.attention_parameters()
+        return recurrence_weights(self.decoder, self.embedding, attention=attention, bridge=bridge, output=output)
+
+    def prefill(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        if isinstance(state, RecurrentState) and state.predicts:
+            return predict(state, tokens_BT, "last")
+        return super().prefill(state, tokens_BT)
+
+    def extend(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        if isinstance(state, RecurrentState) and state.predicts:
+            return predict(state, tokens_BT, "all")
+        return super().extend(state, tokens_BT)
+
+    def read(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        if not isinstance(state, RecurrentState):
+            return self.read_layers(state, tokens_BT)
+        features_ND, after = state.features(tokens_BT.numpy(), bridged=False)
+        return torch.from_numpy(features_ND).view(*tokens_BT.shape, -1), after
+
+    def read_layers(self, state: Any, tokens_BT: Tensor) -> tuple[Tensor, State]:
+        """`read` by torch; subclasses define it."""
+        raise TypeError(f"{type(self).__name__} must define read_layers")
 
 
 class Seq2SeqRnnConfig(PretrainedConfig):
@@ -46,7 +86,7 @@ class Seq2SeqRnnConfig(PretrainedConfig):
 
 
 @MODELS.register("seq2seq-rnn", family="seq2seq", task="translation")
-class Seq2SeqRnn(Translator):
+class Seq2SeqRnn(RecurrentTranslator):
     """The last state of the encoder is the first state of the decoder."""
 
     suggestions = (
@@ -64,15 +104,18 @@ class Seq2SeqRnn(Translator):
             Recurrence(config.cell, config.embedding, config.hidden, config.layers, config.dropout) for _ in range(2)
         )
 
-    def begin(self, source: Source, *, stepping: bool) -> RecurrentState:
+    def begin(self, source: Source, *, stepping: bool) -> LayerStates | RecurrentState:
         lengths_B = row_lengths(source)
         features_BSD = self.embed_source(source)
         ordered_BSD = reverse(features_BSD, lengths_B) if self.config.reversed_source else features_BSD
         embedded_BSD = drop(ordered_BSD, self.config.dropout, training=self.training)
-        state: RecurrentState = self.encoder(embedded_BSD, None, lengths_B)[1]
-        return state
+        state: LayerStates = self.encoder(embedded_BSD, None, lengths_B)[1]
+        engine = self._packed.engine(self, self.precision, self._compiled) if stepping else None
+        if engine is None:
+            return state
+        return engine.start_from([as_array(part_BU) for layer in state for part_BU in layer], NO_MEMORY)
 
-    def read(self, state: RecurrentState, tokens_BT: Tensor) -> tuple[Tensor, RecurrentState]:
+    def read_layers(self, state: LayerStates, tokens_BT: Tensor) -> tuple[Tensor, LayerStates]:
         embedded_BTD = drop(self.embedding(tokens_BT), self.config.dropout, training=self.training)
         hidden_BTU, state = self.decoder(embedded_BTD, state)
         return drop(hidden_BTU, self.config.dropout, training=self.training), state
@@ -93,12 +136,12 @@ class DecoderState(NamedTuple):
     """The source, the states of the layers, and the attentional vector that the next step reads."""
 
     memory: SourceStates
-    recurrent: RecurrentState
+    recurrent: LayerStates
     fed_BU: Tensor | None  # None: without input feeding
 
 
 @MODELS.register("seq2seq-attention", family="seq2seq", task="translation")
-class Seq2SeqAttention(Translator):
+class Seq2SeqAttention(RecurrentTranslator):
     """A bidirectional encoder, and a decoder that attends to all its states at every step."""
 
     suggestions = (
@@ -121,23 +164,31 @@ class Seq2SeqAttention(Translator):
         # The input weights of the first layer for the fed vector.
         self.feed = nn.Linear(hidden, blocks * hidden, bias=False) if config.input_feeding else None
 
-    def begin(self, source: Source, *, stepping: bool) -> DecoderState:
+    def attention_parameters(self) -> AttentionWeights:
+        return attention_weights(self.attend, feed=self.feed)
+
+    def begin(self, source: Source, *, stepping: bool) -> DecoderState | RecurrentState:
         lengths_B = row_lengths(source)
         embedded_BSD = self._drop(self.embed_source(source))
         with torch.autocast(embedded_BSD.device.type, enabled=False):
             encoded_BSE, states = self.encoder(embedded_BSD, lengths_B)
             memory = self.attend.make_memory(encoded_BSE, None if lengths_B is None else source.mask_BS)
             first = self.first_state(states[-1][0]).tanh().split(self.config.hidden, 1)
+        engine = self._packed.engine(self, self.precision, self._compiled) if stepping else None
+        if engine is not None:
+            return engine.start_from(list(map(as_array, first)), source_memory(engine, memory, source.mask_BS))
         parts = self.decoder.cell.states
         recurrent = [first[start : start + parts] for start in range(0, len(first), parts)]
         return DecoderState(memory, recurrent, None if self.feed is None else torch.zeros_like(first[0]))
 
-    def read(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+    def read_layers(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
         features_BTU, _, state = self._read_with_weights(state, tokens_BT)
         return features_BTU, state
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
-        return self._read_with_weights(self.begin(source, stepping=False), self.shift_right(tokens_BT))[1]
+        state = self.begin(source, stepping=False)
+        assert isinstance(state, DecoderState)
+        return self._read_with_weights(state, self.shift_right(tokens_BT))[1]
 
     def _read_with_weights(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, Tensor, DecoderState]:
         """Append T target tokens -> the features BTU, the attention weights BTS, and the new state."""

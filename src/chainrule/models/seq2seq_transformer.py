@@ -160,7 +160,7 @@ class EncoderDecoder(Translator, TokenChooser):
         return None
 
     def begin(self, source: Source, *, stepping: bool) -> DecoderState:
-        stack = self._packed.stack(self, self.precision, self._compiled) if stepping else None
+        stack = self._packed.engine(self, self.precision, self._compiled) if stepping else None
         if stack is not None:
             sources = self._sources(stack, self._encode_real(source), source.mask_BS.sum(1).numpy())
             return DecoderState(None, stack.start(len(source.mask_BS), sources))

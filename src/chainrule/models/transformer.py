@@ -93,8 +93,8 @@ class Transformer(TransformerStack, FeatureLayer):
             first=eos,
         )
 
-    def compiled(self, embedding: nn.Embedding, output: Linear | None) -> StackWeights | None:
-        return stack_weights(self, embedding, self.window or 0, output)
+    def compiled(self, embedding: nn.Embedding, bridge: Linear | None, output: Linear | None) -> StackWeights | None:
+        return stack_weights(self, embedding, self.window or 0, output) if bridge is None else None
 
     def start(self, batch: int) -> list[KeyValueCache]:
         return self.start_caches(batch, self.window or 0, next(self.parameters()))

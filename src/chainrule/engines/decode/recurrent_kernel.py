@@ -1,0 +1,240 @@
+"""All layers of a recurrent decoder for some tokens, in one compiled call.
+
+R rows read T tokens each; token t of row r is item n = r·T + t. A layer multiplies the inputs of all items at once and
+then steps through time, so the weights of the inputs are read once for all tokens. With input feeding, all layers take
+one step after the other. Vectors are as wide as their layer, rounded up to a multiple of LANES.
+
+A set of items at equal distances is given as (first, step, count).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from chainrule.engines.decode.compiling import compiled
+from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, aligned, apply_linear, rounded_up
+from chainrule.engines.decode.recurrent_cells import (
+    activate_gru,
+    add_part,
+    add_tanh,
+    copy_part,
+    finish_gru,
+    step_gru_after,
+    step_lstm,
+    step_rnn,
+)
+from chainrule.engines.decode.source_attention import attend_to_source, rectify
+from chainrule.engines.decode.stack_kernel import log_softmax
+
+
+class Shape(IntEnum):
+    """Entries of `shape`; layers are indices in `linears`, tables indices in `floats`, -1: none."""
+
+    CELL = 0  # index of CELLS
+    UNITS = 1  # width of a state, rounded up
+    BLOCKS = 2  # blocks of the gates
+    LAYERS = 3
+    STATES = 4  # states of a layer
+    SLOTS = 5  # numbers of the state of a row
+    WIDTH = 6  # of the embeddings
+    TABLE = 7  # the input part of the first layer's gates, for each token
+    SCORE = 8  # index of SCORES; -1: no attention
+    QUERY = 9
+    VECTOR = 10
+    MIXED = 11
+    FEED = 12
+    JOIN = 13
+    BRIDGE = 14
+    OUTPUT = 15  # -1: features are wanted
+
+
+class Part(IntEnum):
+    """Columns of `layers`."""
+
+    INTO = 0  # -1: the table of the shape
+    HIDDEN = 1  # gru: of the gates alone
+    CANDIDATE = 2  # gru: of the candidate
+    EXTRA = 3
+
+
+# As plain numbers, which kernels can use:
+(CELL, UNITS, BLOCKS, LAYERS, STATES, SLOTS, WIDTH, TABLE) = range(8)
+(SCORE, QUERY, VECTOR, MIXED, FEED, JOIN, BRIDGE, OUTPUT) = range(8, 16)
+INTO, HIDDEN, CANDIDATE, EXTRA = range(4)
+RNN, RNN_RELU, LSTM, LSTM_PEEPHOLE, LSTM_COUPLED, GRU, GRU_AFTER = range(7)
+DOT, ADDITIVE, LOCATION = range(3)
+
+
+def make_room(model: Any, rows: int, items: int, results: int, positions: int) -> tuple[Any, ...]:
+    """The arrays of a call: `items` tokens of `rows` rows, `results` results, sources of at most `positions`."""
+    shape, _, (linears, *_) = model
+
+    def outputs(part: int) -> int:
+        return 0 if shape[part] < 0 else int(linears[shape[part], OUTPUTS])
+
+    units, gates = int(shape[UNITS]), int(shape[UNITS] * shape[BLOCKS])
+    width = rounded_up(int(shape[WIDTH]))
+    inputs, states = aligned(items * max(width, units)), aligned(items * units)
+    widest = max(width, units, outputs(BRIDGE), outputs(JOIN))
+    spare = aligned(items * (widest + 4), "uint8"), aligned(items)
+    work = aligned(items * gates), aligned(rows * gates), aligned(rows * units)
+    attention = aligned(items * units), aligned(items * units), aligned(rounded_up(positions)), aligned(units)
+    ends = aligned(items * outputs(JOIN)), aligned(results * outputs(BRIDGE)), aligned(results * outputs(OUTPUT))
+    return inputs, states, work, attention, ends, spare
+
+
+@compiled
+def read_tokens(model, embedding, token_N, sizes, state, memory, terms, results, room):  # type: ignore[no-untyped-def]
+    """Read tokens: replace the state of each row by the one after them, and write the results.
+
+    model     (shape, layers, weights), with the weights of `linear.py`
+    sizes     (R, T, M): rows, tokens of each, and results: those of all items, or of the last of each row
+    state     R · SLOTS numbers: of each layer h, then c if it has one; at the end h~ if it is fed
+    memory    (numbers, values_at, places, start_R, count_R): row r attends to the positions start_R[r] … of its
+              source; their keys begin at 0 of the numbers, their values at `values_at`, each UNITS wide
+    terms     (lines, first_R, last_R): at step t the line first_R[r] + t, at most last_R[r], is added to what was
+              joined
+
+    Results are log-probabilities if the model has an output layer, and features otherwise.
+    """
+    shape = model[0]
+    R, T, M = sizes
+    if shape[FEED] >= 0:
+        for t in range(T):
+            _advance(model, embedding, token_N, R, T, t, 1, state, memory, terms, room)
+    else:
+        _advance(model, embedding, token_N, R, T, 0, T, state, memory, terms, room)
+    _finish(model, T - 1 if M == R else 0, T if M == R else 1, M, results, room)
+
+
+@compiled
+def _advance(model, embedding, token_N, R, T, begin, count, state, memory, terms, room):  # type: ignore[no-untyped-def]
+    """All layers for the tokens `begin` … `begin` + `count` of each row: all of them, or one."""
+    shape, layers, weights = model
+    _, states, (gates, sums, _), (vectors, _, _, _), _, spare = room
+    U, G, slots = shape[UNITS], shape[UNITS] * shape[BLOCKS], shape[SLOTS]
+    first, step, items = begin, T, R
+    if count == T:
+        first, step, items = 0, 1, R * T
+    for number in range(shape[LAYERS]):
+        layer = layers[number]
+        if number:
+            apply_linear(weights, layer[INTO], states, first * U, step * U, gates, first * G, step * G, items, spare)
+        else:
+            _embed(model, embedding, token_N, first, step, items, room)
+        if number == 0 and shape[FEED] >= 0:
+            apply_linear(weights, shape[FEED], state, slots - U, slots, sums, 0, G, R, spare)
+            for row in range(R):
+                add_part(gates, (row * T + begin) * G, sums, row * G, G)
+        for t in range(begin, begin + count):
+            _step(model, number, R, T, t, state, room)
+    if shape[SCORE] >= 0:
+        _attend(model, R, T, begin, count, memory, terms, room)
+        if shape[FEED] >= 0:
+            for row in range(R):
+                copy_part(vectors, (row * T + begin) * U, state, row * slots + slots - U, U)
+
+
+@compiled
+def _embed(model, embedding, token_N, first, step, items, room):  # type: ignore[no-untyped-def]
+    """The input part of the first layer's gates."""
+    shape, layers, weights = model
+    inputs, _, (gates, _, _), _, _, spare = room
+    G, D = shape[UNITS] * shape[BLOCKS], shape[WIDTH]
+    for k in range(items):
+        n = first + k * step
+        if shape[TABLE] >= 0:
+            copy_part(weights[FLOATS], shape[TABLE] + token_N[n] * G, gates, n * G, G)
+        else:
+            copy_part(embedding, token_N[n] * D, inputs, n * D, D)
+    if shape[TABLE] < 0:
+        apply_linear(weights, layers[0, INTO], inputs, first * D, step * D, gates, first * G, step * G, items, spare)
+
+
+@compiled
+def _step(model, number, R, T, t, state, room):  # type: ignore[no-untyped-def]
+    """One step of one layer for all rows."""
+    shape, layers, weights = model
+    _, states, (gates, sums, inner), _, _, spare = room
+    layer, cell, floats = layers[number], shape[CELL], weights[FLOATS]
+    U, G, slots = shape[UNITS], shape[UNITS] * shape[BLOCKS], shape[SLOTS]
+    own = number * shape[STATES] * U
+    if cell == GRU:
+        apply_linear(weights, layer[HIDDEN], state, own, slots, sums, U, G, R, spare)
+        for row in range(R):
+            add_part(sums, row * G + U, gates, (row * T + t) * G + U, 2 * U)
+            activate_gru(sums, row * G, state, row * slots + own, U)
+        apply_linear(weights, layer[CANDIDATE], sums, 2 * U, G, inner, 0, U, R, spare)
+        for row in range(R):
+            add_part(inner, row * U, gates, (row * T + t) * G, U)
+            finish_gru(inner, row * U, sums, row * G + U, state, row * slots + own, U)
+    else:
+        apply_linear(weights, layer[HIDDEN], state, own, slots, sums, 0, G, R, spare)
+        for row in range(R):
+            at, before = row * G, row * slots + own
+            if cell == GRU_AFTER:
+                step_gru_after(sums, at, gates, (row * T + t) * G, floats, layer[EXTRA], state, before, U)
+                continue
+            add_part(sums, at, gates, (row * T + t) * G, G)
+            if cell in (RNN, RNN_RELU):
+                step_rnn(cell == RNN_RELU, sums, at, state, before, U)
+            else:
+                step_lstm(cell == LSTM_COUPLED, sums, at, floats, layer[EXTRA], state, before, U)
+    for row in range(R):
+        copy_part(state, row * slots + own, states, (row * T + t) * U, U)
+
+
+@compiled
+def _attend(model, R, T, begin, count, memory, terms, room):  # type: ignore[no-untyped-def]
+    """The attentional vectors of the tokens `begin` … `begin` + `count` of each row."""
+    shape, _, weights = model
+    _, states, _, (vectors, queries, scores, mixture), (joined, _, _), spare = room
+    numbers, values_at, places, start_R, count_R = memory
+    lines, first_R, last_R = terms
+    U, kind = shape[UNITS], shape[SCORE]
+    first, step, items = begin, T, R
+    if count == T:
+        first, step, items = 0, 1, R * T
+    apply_linear(weights, shape[MIXED], states, first * U, step * U, vectors, first * U, step * U, items, spare)
+    if kind != DOT:
+        apply_linear(weights, shape[QUERY], states, first * U, step * U, queries, first * U, step * U, items, spare)
+    vector = weights[FLOATS], shape[VECTOR] if kind == ADDITIVE else -1
+    for row in range(R):
+        source = numbers, values_at, places, start_R[row], count_R[row]
+        for n in range(row * T + begin, row * T + begin + count):
+            if kind == LOCATION:
+                rectify(queries, n * U, U)
+            asking = states if kind == DOT else queries
+            attend_to_source(asking, n * U, source, vector, U, scores, mixture)
+            add_tanh(vectors, n * U, mixture, U)
+    if shape[JOIN] >= 0:
+        D = weights[LINEARS][shape[JOIN], OUTPUTS]
+        apply_linear(weights, shape[JOIN], vectors, first * U, step * U, joined, first * D, step * D, items, spare)
+        for row in range(R):
+            for t in range(begin, begin + count):
+                add_part(joined, (row * T + t) * D, lines, min(first_R[row] + t, last_R[row]) * D, D)
+
+
+@compiled
+def _finish(model, first, step, M, results, room):  # type: ignore[no-untyped-def]
+    """Bridge and output layer of M items."""
+    shape, _, weights = model
+    _, states, _, (vectors, _, _, _), (joined, bridged, logits), spare = room
+    features, width = states, shape[UNITS]
+    if shape[SCORE] >= 0:
+        features = vectors
+    if shape[JOIN] >= 0:
+        features, width = joined, weights[LINEARS][shape[JOIN], OUTPUTS]
+    if shape[BRIDGE] >= 0:
+        narrow = weights[LINEARS][shape[BRIDGE], OUTPUTS]
+        apply_linear(weights, shape[BRIDGE], features, first * width, step * width, bridged, 0, narrow, M, spare)
+        features, width, first, step = bridged, narrow, 0, 1
+    if shape[OUTPUT] < 0:
+        for m in range(M):
+            copy_part(features, (first + m * step) * width, results[m], 0, len(results[m]))
+        return
+    words = weights[LINEARS][shape[OUTPUT], OUTPUTS]
+    apply_linear(weights, shape[OUTPUT], features, first * width, step * width, logits, 0, words, M, spare)
+    for m in range(M):
+        log_softmax(logits, m * words, results[m])

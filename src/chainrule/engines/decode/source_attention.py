@@ -1,0 +1,83 @@
+"""Attention of a recurrent decoder to one source, whose keys and values are as wide as the query."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chainrule.engines.decode.compiling import compiled, summing
+from chainrule.engines.decode.functions import ONE, ZERO, exponential, tanh
+from chainrule.engines.decode.vectors import LANES, dot_1, dot_4, largest, mix_1, mix_4
+
+LOWEST = np.float32(-np.inf)
+FOUR = 4 * LANES
+
+
+@compiled
+def rectify(values, at, count):  # type: ignore[no-untyped-def]
+    part = values[at : at + count]
+    for j in range(len(part)):
+        part[j] = max(part[j], ZERO)
+
+
+@compiled
+def attend_to_source(query, query_at, source, vector, U, scores, mixture):  # type: ignore[no-untyped-def]
+    """Σ a_s v_s -> `mixture`, where a is the softmax of q·k, or with a `vector` v of v·tanh(q + k).
+
+    source    (numbers, values_at, places, first, count): key k begins at U · (first + k), its value `values_at` later
+    vector    (numbers, at); at -1: none
+
+    `scores` has room for `count`, rounded up to a multiple of LANES.
+    """
+    numbers, values_at, places, first, count = source
+    floats, vector_at = vector
+    for k in range(count):
+        key = (first + k) * U
+        if vector_at >= 0:
+            scores[k] = _additive(query, query_at, numbers, key, floats, vector_at, U)
+        else:
+            scores[k] = _dot(query, query_at, numbers, key, U)
+    _weigh(scores, count)
+    j = 0
+    while j + FOUR <= U:
+        mix_4(scores, 0, 0, places, first, count, numbers, values_at + j, U, 0, mixture, j)
+        j += FOUR
+    while j < U:
+        mix_1(scores, 0, 0, places, first, count, numbers, values_at + j, U, 0, mixture, j)
+        j += LANES
+
+
+@compiled
+def _dot(query, query_at, numbers, key, U):  # type: ignore[no-untyped-def]
+    total, j = ZERO, 0
+    while j + FOUR <= U:
+        total += dot_4(query, query_at + j, numbers, key + j)
+        j += FOUR
+    while j < U:
+        total += dot_1(query, query_at + j, numbers, key + j)
+        j += LANES
+    return total
+
+
+@summing
+def _additive(query, query_at, numbers, key, floats, vector_at, U):  # type: ignore[no-untyped-def]
+    total, vector, asking = ZERO, floats[vector_at : vector_at + U], query[query_at : query_at + U]
+    keys = numbers[key : key + U]
+    for j in range(len(vector)):
+        total += vector[j] * tanh(asking[j] + keys[j])
+    return total
+
+
+@summing
+def _weigh(scores, count):  # type: ignore[no-untyped-def]
+    """Replace the scores by their softmax."""
+    room = -(-count // LANES) * LANES
+    for k in range(count, room):
+        scores[k] = LOWEST
+    top = largest(scores, 0, room // LANES)
+    total = ZERO
+    for k in range(room):
+        scores[k] = exponential(scores[k] - top)
+        total += scores[k]
+    factor = ONE / total
+    for k in range(room):
+        scores[k] *= factor

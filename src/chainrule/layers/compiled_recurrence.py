@@ -1,0 +1,62 @@
+"""The parameters of recurrent layers and of their attention in the form that the decoding engine takes."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor, nn
+
+from chainrule.engines.decode.recurrent import CompiledRecurrence, SourceMemory
+from chainrule.engines.decode.recurrent_weights import AttentionWeights, CellWeights, RecurrentWeights
+from chainrule.engines.decode.weights import Linear
+from chainrule.layers.attention.source import AdditiveScore, LocationScore, SourceAttention, SourceStates
+from chainrule.layers.compiled import as_array, linear_weights
+from chainrule.layers.recurrent.cells import Gru, Rnn
+from chainrule.layers.recurrent.stack import Recurrence, RecurrentLayer
+
+
+def recurrence_weights(
+    recurrence: Recurrence,
+    embedding: nn.Embedding,
+    *,
+    attention: AttentionWeights | None = None,
+    bridge: Linear | None = None,
+    output: Linear | None = None,
+) -> RecurrentWeights:
+    """The parameters of a stack of recurrent layers, between an embedding and what follows it."""
+    layers = [_cell_weights(layer) for layer in recurrence.layers if isinstance(layer, RecurrentLayer)]
+    return RecurrentWeights(_cell_name(recurrence), as_array(embedding.weight), layers, attention, bridge, output)
+
+
+def _cell_name(recurrence: Recurrence) -> str:
+    cell = recurrence.cell
+    if isinstance(cell, Rnn) and cell.relu:
+        return "rnn-relu"
+    return "gru-after" if isinstance(cell, Gru) and cell.after else recurrence.kind
+
+
+def _cell_weights(layer: RecurrentLayer) -> CellWeights:
+    into = Linear(as_array(layer.weight_input_GD), as_array(layer.bias_G))
+    return CellWeights(into, as_array(layer.weight_hidden_GH), None if layer.extra is None else as_array(layer.extra))
+
+
+def attention_weights(
+    attend: SourceAttention, *, feed: nn.Linear | None = None, join: nn.Linear | None = None
+) -> AttentionWeights:
+    """The parameters of attention to a source, except those that make its keys and values."""
+    score, kind = attend.score, "dot"
+    if isinstance(score, AdditiveScore | LocationScore):
+        kind = "additive" if isinstance(score, AdditiveScore) else "location"
+    return AttentionWeights(
+        kind,
+        mixed=linear_weights(attend.project_query),
+        query=linear_weights(score.project_query) if isinstance(score, AdditiveScore | LocationScore) else None,
+        vector_X=as_array(score.vector_X) if isinstance(score, AdditiveScore) else None,
+        feed_GU=None if feed is None else as_array(feed.weight),
+        join=None if join is None else linear_weights(join),
+    )
+
+
+def source_memory(engine: CompiledRecurrence, states: SourceStates, mask_AS: Tensor) -> SourceMemory:
+    """Keys and values of sources for the engine, without those of padding."""
+    keys_NX, values_NU = (as_array(part_ASX[mask_AS]) for part_ASX in (states.keys_ASX, states.values_ASU))
+    return engine.memory(keys_NX, values_NU, np.asarray(as_array(mask_AS.sum(1)), np.int64))
