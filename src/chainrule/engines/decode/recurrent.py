@@ -188,6 +188,11 @@ class RecurrentState(TensorHolder):
         """Whether the engine knows the output layer."""
         return self.engine.vocabulary is not None
 
+    @property
+    def independent(self) -> bool:
+        """Rows are independent up to the last layer that the engine knows."""
+        return self.predicts
+
     def log_probs(self, tokens_RT: Array, wanted: Wanted = "last") -> tuple[Array, RecurrentState]:
         """Append T tokens to each row -> log p of the next token after the last, RV, or after each, (R·T)V."""
         assert self.engine.vocabulary is not None
