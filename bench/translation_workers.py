@@ -78,8 +78,12 @@ def main() -> None:
             contestants[f"CTranslate2 {precision}, {workers} × {threads}"] = partial(
                 translate, peer, sources, beams=BEAMS, length=LENGTH, batch=BATCH
             )
-    tokens = {name: sum(map(len, run())) for name, run in contestants.items()}
-    times = alternate(contestants, options.repeats)
+    tokens: dict[str, int] = {}
+
+    def count(name: str, run: Callable[[], list[list[int]]]) -> None:
+        tokens[name] = sum(map(len, run()))
+
+    times = alternate({name: partial(count, name, run) for name, run in contestants.items()}, options.repeats)
     speeds = {name: [len(sources) / one for one in times[name]] for name in contestants}
     best = max((name for name in speeds if name.startswith("CT")), key=lambda name: statistics.median(speeds[name]))
     chosen = max((name for name in speeds if name.startswith("pr")), key=lambda name: statistics.median(speeds[name]))
