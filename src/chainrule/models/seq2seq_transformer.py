@@ -186,7 +186,7 @@ class EncoderDecoder(Translator, TokenChooser):
 
     def _encode_real(self, source: Source) -> Tensor:
         """The features of the source tokens that are not padding, row after row, ND; by the engine, where it can."""
-        stack = self._packed_encoder.stack(self, self.precision, self._compiled_encoder)
+        stack = self._packed_encoder.engine(self, self.precision, self._compiled_encoder)
         if stack is None:
             return self.encode(source)[source.mask_BS]
         self.encoder.check_length(source.tokens_BS.shape[1])

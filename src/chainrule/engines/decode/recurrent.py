@@ -21,8 +21,8 @@ from chainrule.base.lazy import torch
 from chainrule.engines.decode import recurrent_kernel as kernel
 from chainrule.engines.decode.linear import Packer, aligned, apply_linear, rounded_up
 from chainrule.engines.decode.recurrent_weights import CELLS, SCORES, AttentionWeights, CellWeights, RecurrentWeights
-from chainrule.engines.decode.stack import Precision, Wanted, pad_heads
-from chainrule.engines.decode.weights import Linear
+from chainrule.engines.decode.stack import Precision, Wanted
+from chainrule.engines.decode.weights import Linear, pad_heads
 from chainrule.types import TensorHolder
 
 Array = np.ndarray[Any, Any]
