@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +228,17 @@ def test_bytes_that_are_no_rows_are_refused(tmp_path: Path, data: bytes) -> None
     run.path.write_bytes(data)
     with pytest.raises(DataError, match="is damaged"):
         list(merge_rows([run], 2, 4))
+
+
+def test_counting_and_merging_import_no_torch(tmp_path: Path) -> None:
+    """It takes longer to import than a small shard to count."""
+    _, (shard,) = write_shards(tmp_path, 1)
+    counts, run = str(tmp_path / "counts"), str(tmp_path / "run")
+    commands = [["count", str(shard), "--tokenizer", "byte", "--out", counts], ["merge", counts, "--out", run]]
+    code = (
+        "import sys\nfrom chainrule.cli.main import app\n"
+        f"for command in {commands!r}:\n    app(command, standalone_mode=False)\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["False"], done.stderr

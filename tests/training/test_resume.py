@@ -158,6 +158,29 @@ def test_two_processes_follow_the_curve_of_one(kind: str, settings: list[str], t
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+def test_a_data_set_of_many_files_is_resumed_exactly(kind: str, tmp_path: Path) -> None:
+    """Batch i is a function of i over all of its records, whichever file they are in."""
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"text": pairs_text(150).splitlines()})
+    datasets.DatasetDict({"train": table}).save_to_disk(tmp_path / "set", num_shards={"train": 7})
+    assert len(list((tmp_path / "set" / "train").glob("*.arrow"))) == 7
+    source, settings = f"hf:{tmp_path / 'set'}:train", ["training.warmup=0", "training.schedule=constant"]
+    uninterrupted, interrupted = tmp_path / "uninterrupted", tmp_path / "interrupted"
+    for out, steps in ((uninterrupted, 12), (interrupted, 5), (interrupted, 12)):
+        given = arguments(kind, Path("data"), out, steps, *settings, "training.validations=1")
+        done = Command("train", source, *given[2:]).wait()
+        assert done.code == 0, done.err
+    ours, theirs = (
+        {name: t for name, t in everything(run).items() if name.startswith(("checkpoint/model", "checkpoint/process"))}
+        for run in (uninterrupted, interrupted)
+    )
+    assert len(ours) > 3
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    ours, theirs = ([r["loss"] for r in metrics(run) if "loss" in r] for run in (uninterrupted, interrupted))
+    assert ours == theirs
+
+
 def test_torchrun_starts_such_processes(text: Path, tmp_path: Path) -> None:
     options = ["--standalone", "--nproc_per_node", "2", "-m", "chainrule.cli.main"]
     given = arguments("lstm", text, tmp_path / "run", 8)

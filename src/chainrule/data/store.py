@@ -5,8 +5,9 @@
     cache/<key>/store.json    the rest: sizes, fingerprints, a checksum of tokens.bin
     cache/<key>/residue.json  the bits of the residue, and the number of unknown words that it spells
 
-The folder is built under another name and renamed when complete, so it is whole or absent. The residue matters when a
-text is evaluated, not when it is trained on, so it is measured on first use.
+The folder is built under another name and renamed when complete, so it is whole or absent. Of a large text, the ids
+are also kept in pieces until then (`store_journal.py`), so that a killed first pass is continued. The residue matters
+when a text is evaluated, not when it is trained on, so it is measured on first use.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import json
 import shutil
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +33,8 @@ from chainrule.base.devices import physical_cores
 from chainrule.base.files import folder_atomically, write_atomically
 from chainrule.base.parallel import ordered_map
 from chainrule.base.progress import Progress
+from chainrule.data import store_journal
+from chainrule.data.store_journal import Journal
 from chainrule.errors import DataError
 from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.readers import Texts
@@ -113,7 +117,7 @@ class TokenStore:
 
     def _measure_residue(self) -> ResidueSize:
         meter, checksum = ResidueMeter(self._tokenizer), 0
-        for block in _encode_blocks(self._texts, self._tokenizer, self.tokens.dtype):
+        for block in _encode_blocks(self._tokenizer.blocks(self._texts), self._tokenizer, self.tokens.dtype):
             meter.add(block.text, block.ids)
             checksum = zlib.crc32(block.data, checksum)
         meter.finish()
@@ -138,7 +142,8 @@ def open_store(
         store = _open(folder, texts, tokenizer, progress)
     touch(folder)
     if limit is not None:
-        evict([info.parent for info in root.glob(f"*/{INFO}")], folder, limit)
+        unfinished = root.glob(store_journal.PATTERN)
+        evict([*(info.parent for info in root.glob(f"*/{INFO}")), *unfinished], folder, limit)
     if kept is None:
         weakref.finalize(store, shutil.rmtree, root, ignore_errors=True)
     return store
@@ -148,8 +153,10 @@ def _open(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress |
     """The store in a folder, which is written unless it is there."""
     info = _read_info(folder, len_counts=tokenizer.vocab_size)
     if info is None:
+        journal = Journal(folder)
         with folder_atomically(folder) as building:
-            info = _write(building, texts, tokenizer, progress)
+            info = _write(building, texts, tokenizer, progress, journal if texts.size > store_journal.LARGE else None)
+        journal.delete()
     return TokenStore(folder, info, texts, tokenizer)
 
 
@@ -209,28 +216,52 @@ class _EncodedBlock(NamedTuple):
     data: bytes
 
 
-def _encode_blocks(texts: Texts, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Iterator[_EncodedBlock]:
-    """All blocks of a text, in order, encoded by several threads where that is faster."""
+def _encode_blocks(blocks: Iterable[str], tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Iterator[_EncodedBlock]:
+    """Blocks of a text, in order, encoded by several threads where that is faster."""
 
     def encode(block: str) -> _EncodedBlock:
         ids = tokenizer.encode_block(block)
         return _EncodedBlock(block, ids, ids.astype(dtype).tobytes())
 
-    return ordered_map(encode, tokenizer.blocks(texts), physical_cores() if tokenizer.concurrent else 1)
+    return ordered_map(encode, blocks, physical_cores() if tokenizer.concurrent else 1)
 
 
-def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress | None) -> StoreInfo:
+def _encode(
+    texts: Texts, tokenizer: Tokenizer, dtype: np.dtype[Any], journal: Journal | None
+) -> Iterator[tuple[bytes, list[str]]]:
+    """The ids of a text as stored, some blocks at a time, with these blocks; those in the journal are not encoded."""
+    blocks = iter(tokenizer.blocks(texts))
+    for number in count():
+        rest = islice(blocks, store_journal.PIECE_BLOCKS if journal else None)
+        if (first := next(rest, None)) is None:
+            return
+        piece = chain([first], rest)
+        if journal is not None and (known := journal.read(number)) is not None:
+            yield known, list(piece)
+            continue
+        encoded: list[bytes] = []
+        for block in _encode_blocks(piece, tokenizer, dtype):
+            yield block.data, [block.text]
+            if journal is not None:
+                encoded.append(block.data)
+        if journal is not None:
+            journal.write(number, b"".join(encoded))
+
+
+def _write(
+    folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress | None, journal: Journal | None
+) -> StoreInfo:
     """Write the files of a store, one block of the text at a time."""
     dtype = np.dtype(_narrowest(tokenizer.vocab_size))
     counts_V = np.zeros(tokenizer.vocab_size, np.int64)
     checksum = done = 0
     with (folder / TOKENS).open("wb") as file:
-        for block in _encode_blocks(texts, tokenizer, dtype):
-            counts_V += np.bincount(block.ids, minlength=len(counts_V))
-            file.write(block.data)
-            checksum = zlib.crc32(block.data, checksum)
+        for data, blocks in _encode(texts, tokenizer, dtype, journal):
+            counts_V += np.bincount(np.frombuffer(data, dtype), minlength=len(counts_V))
+            file.write(data)
+            checksum = zlib.crc32(data, checksum)
             if progress:
-                done += len(block.text.encode(errors="surrogateescape"))
+                done += sum(len(block.encode(errors="surrogateescape")) for block in blocks)
                 progress(done, texts.size)
     content = io.BytesIO()
     np.save(content, counts_V, allow_pickle=False)  # into a file, numpy would not report a full disk

@@ -29,7 +29,7 @@ from chainrule.errors import ConfigError, DataError
 from chainrule.models.ngram import Ngram, NgramConfig
 from chainrule.runs.base import Run
 from chainrule.runs.load import load
-from chainrule.tasks.task import Corpus, task_of
+from chainrule.tasks.task import Corpus, model_task
 from chainrule.tasks.text_corpus import validation_text
 from chainrule.training.fitting.fitting import Job, TrainingListener, budget_of
 from chainrule.training.request import make_config
@@ -117,7 +117,13 @@ def merge_into_run(
     for one in counted:
         one.check()
     job = Job(
-        config, task_of(config), corpus, folder, request_of(config), TrainingListener(note=note), Processes.join()
+        config,
+        model_task(config.model.name),
+        corpus,
+        folder,
+        request_of(config),
+        TrainingListener(note=note),
+        Processes.join(),
     )
     with job.held:
         _estimate(job, corpus, make)

@@ -55,5 +55,6 @@ class Dropout(nn.Module):
         super().__init__()
         self.rate = rate
 
-    def forward(self, inputs_ND: Tensor) -> Tensor:
-        return dropout(inputs_ND, self.rate) if self.training and self.rate else inputs_ND
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Drop entries in training -> the same shape; the rows of the batch come first."""
+        return dropout(inputs, self.rate) if self.training and self.rate else inputs

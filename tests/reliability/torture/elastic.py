@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from torture.toys import write_data
 
 STEPS = 2000
 KILLS = 50
-"""The training is disturbed this often at most, then left alone."""
+"""The most kills, unless another number is given."""
 
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts"]
 SETTINGS = [
@@ -36,12 +37,12 @@ SETTINGS = [
 
 
 def campaign(place: Path, seed: int, clock: Clock, kills: int | None = None) -> list[Tally]:
-    """Kill processes of one training until the time is over or it had `kills`; at least one."""
+    """Kill processes of trainings until the time is over or `kills` are done; at least one training."""
     place.mkdir(parents=True)
     write_data(place)
     tally, draw, begun = Tally("torchrun"), random.Random(seed), monotonic()
-    whole, broken, repeat = place / "whole", place / "broken", f"--only elastic --seed {seed}"
-    log = place / "log"
+    whole, broken, log = place / "whole", place / "broken", place / "log"
+    repeat = f"--only elastic --seed {seed}"
     with _launched(place, whole, log) as command:
         while not list((whole / "training").glob("step-*")) and command.poll() is None:
             sleep(0.01)
@@ -49,13 +50,16 @@ def campaign(place: Path, seed: int, clock: Clock, kills: int | None = None) -> 
         if command.wait() != 0:
             tally.add("bug", f"{repeat}: undisturbed: {last_line(log)}")
             return [tally]
-    with _launched(place, broken, log) as command:
-        _disturb(command, draw, start, tally, clock, kills or KILLS)
-        status = command.wait()
-    if status != 0:
-        tally.add("lost", f"{repeat}: {last_line(log)}")
-    else:
-        different = compare(contents(whole), contents(broken))
+    expected, limit = contents(whole), kills or KILLS
+    while not tally.cases or (clock and tally.outcomes["killed"] < limit):
+        shutil.rmtree(broken, ignore_errors=True)
+        with _launched(place, broken, log) as command:
+            _disturb(command, draw, start, tally, clock, limit)
+            status = command.wait()
+        if status != 0:
+            tally.add("lost", f"{repeat}: {last_line(log)}")
+            break
+        different = compare(expected, contents(broken))
         tally.add("different", f"{repeat}: {different}") if different else tally.add("same end")
     return [tally]
 

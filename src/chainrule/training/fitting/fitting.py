@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from chainrule.base.files import remove_leftovers
 from chainrule.base.locks import lock
@@ -19,9 +19,9 @@ from chainrule.config import RunConfig
 from chainrule.errors import ConfigError
 from chainrule.registry import FITTINGS, MODELS
 from chainrule.tasks.task import Corpus, Listener, Task
-from chainrule.training.init.embedding import with_width
-from chainrule.training.init.pretrained import with_pretrained
-from chainrule.training.loop import Update
+
+if TYPE_CHECKING:  # what counts n-grams needs no torch, which takes seconds to import
+    from chainrule.training.loop import Update
 
 BUDGET = ("minutes", "steps", "epochs")
 
@@ -103,6 +103,9 @@ class Fitting(ABC):
 
     def prepare(self, config: RunConfig, task: Task, folder: RunFolder, note: Callable[[str], None]) -> RunConfig:
         """Options that follow from other options, filled in before any text is read."""
+        from chainrule.training.init.embedding import with_width  # here, for they need torch
+        from chainrule.training.init.pretrained import with_pretrained
+
         config = with_pretrained(config, task, folder)
         return with_width(config, note) if config.init_embedding and not folder.exists() else config
 
