@@ -75,7 +75,6 @@ def compare(
     Finished runs are not trained again; rerun the same command to resume.
     """
     from chainrule.base.tables import show_value
-    from chainrule.base.targets import check_file
     from chainrule.config import parse_settings
     from chainrule.errors import ConfigError
     from chainrule.experiments.compare import compare as run_comparison
@@ -101,9 +100,7 @@ def compare(
         return
     if only:
         raise ConfigError("--only selects contenders of a recipe; shorten the list of --models instead")
-    for file in (plot, report):
-        if file:
-            check_file(file)
+    _check_files(plot, report)
     with training_display() as listener:
         rows = run_comparison(
             *data,
@@ -130,6 +127,15 @@ def compare(
     if report:
         _write_report(report, [row.run for row in rows], source_names(test))
     _show(rows, plot, markdown, verbose, json)
+
+
+def _check_files(*files: Path | None) -> None:
+    """Refuse files that cannot be written, before anything is trained."""
+    from chainrule.base.targets import check_file
+
+    for file in files:
+        if file:
+            check_file(file)
 
 
 def _write_report(path: Path, runs: Sequence[str], test: Sequence[str]) -> None:
@@ -183,7 +189,6 @@ def _compare_recipe(
 ) -> None:
     """Measure quality and time of the contenders of a recipe; print a table and draw a chart."""
     from chainrule.base.files import write_atomically
-    from chainrule.base.targets import check_file
     from chainrule.config import merge
     from chainrule.errors import ConfigError
     from chainrule.experiments.speed_quality import measure_tradeoffs
@@ -192,9 +197,7 @@ def _compare_recipe(
 
     if recipe is None:
         raise ConfigError("nothing to compare: give --models lstm,ngram, or a recipe with contenders as --config")
-    for file in (plot, report):
-        if file:
-            check_file(file)
+    _check_files(plot, report)
     given = {name: value for name, value in budget.items() if value is not None}
     with training_display() as listener:
         points = measure_tradeoffs(

@@ -139,23 +139,7 @@ def compare(
     rows = []
     for contender in contenders:
         listener.note(f"{contender.name}:")
-        shared = options_for(contender.model, settings or {})
-        budget = {name: options[name] for name in BUDGET if name in options}
-        budget = options_for(contender.model, {"training": budget})["training"]
-        run = train(
-            *files,
-            model=contender.model,
-            output=contender.output,
-            config=options_for(contender.model, file),
-            out=folder / contender.folder,
-            settings=merge(
-                merge(held_out_options(contender.model), shared),
-                {"model": contender.options, "training": contender.training},
-            ),
-            listener=listener,
-            **{name: value for name, value in options.items() if name not in BUDGET},
-            **budget,
-        )
+        run = _train(contender, files, file, folder / contender.folder, settings or {}, listener, options)
         rows.append(measure(contender.name, run, measured))
         done(rows[-1])
         if int8 and run.model.arrays is None:
@@ -166,6 +150,34 @@ def compare(
         rows.append(measure("mixture of the best two kinds", _mix(pair, folder, listener), measured))
         done(rows[-1])
     return Results(sorted(rows, key=lambda row: (math.isnan(row.bits_per_byte), row.bits_per_byte)))
+
+
+def _train(
+    contender: Contender,
+    files: Sequence[str | Path],
+    file: Mapping[str, Any],
+    out: Path,
+    settings: Mapping[str, Any],
+    listener: TrainingListener,
+    options: Mapping[str, Any],
+) -> Run:
+    """Train a contender with the options, of the file and of the call, that have an effect on it."""
+    budget = {name: options[name] for name in BUDGET if name in options}
+    budget = options_for(contender.model, {"training": budget})["training"]
+    return train(
+        *files,
+        model=contender.model,
+        output=contender.output,
+        config=options_for(contender.model, file),
+        out=out,
+        settings=merge(
+            merge(held_out_options(contender.model), options_for(contender.model, settings)),
+            {"model": contender.options, "training": contender.training},
+        ),
+        listener=listener,
+        **{name: value for name, value in options.items() if name not in BUDGET},
+        **budget,
+    )
 
 
 def _has_only(folder: Path, files: Sequence[str | Path]) -> bool:
