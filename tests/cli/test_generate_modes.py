@@ -63,6 +63,8 @@ def test_the_command_reports_passes(place: Path) -> None:
     assert "drafted tokens accepted" in drafted.err
     parallel = chainrule(*command, "--mode", "nar")
     assert re.search(r"24 tokens in 3 passes, [\d,]+ tokens/s, about [\d.]+ times as fast as --mode ar", parallel.err)
+    short = chainrule("generate", place / "hybrid", "--prompt", "abcab", "--max-new-tokens", 1, "--mode", "nar")
+    assert short.err.startswith("1 token in 1 pass, ")
     printed = json.loads(chainrule(*command, "--mode", "nar", "--json").out)
     assert printed["texts"] == [parallel.out.removesuffix("\n")]
     assert (printed["mode"], printed["passes"], printed["tokens_per_pass"]) == ("nar", 3, 8.0)

@@ -226,7 +226,7 @@ def test_refusals(place: Path) -> None:
         cr.load(place / "translator").choose("a", ["b"])
     assert str(caught.value) == (
         f"{place / 'translator'} (seq2seq-rnn) has no choose; this run has translate, score, tune, distill, eval, "
-        "info, embed, neighbours"
+        "info, neighbours"
     )
     run = cr.load(place / "lstm")
     with pytest.raises(DataError) as empty:

@@ -241,7 +241,7 @@ def test_what_a_classifier_does_not_do(run: ClassifierRun, desk: Path) -> None:
         with pytest.raises(MissingVerbError) as missing:
             getattr(run, verb)
         assert str(missing.value).startswith(f"{desk / 'run'} (classifier) has no {verb}; ")
-        assert str(missing.value).endswith("; this run has classify, eval, info, embed, neighbours")
+        assert str(missing.value).endswith("; this run has classify, eval, info, neighbours")
     with pytest.raises(ConfigError) as caught:
         run.classify("x", top=0)
     assert str(caught.value) == "top is 0; expected at least 1 label"

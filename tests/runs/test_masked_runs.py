@@ -28,6 +28,7 @@ from chainrule.tasks.task import Listener, task_of
 from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
 from chainrule.training.fitting.fitting import TrainingListener
 from chainrule.types import Vocabulary
+from commands import chainrule
 
 SHAPE = {"width": 16, "layers": 1, "heads": 2, "positions": 16, "dropout": 0.1}
 TRAINING = {"batch_size": 16, "length": 12, "optimizer": "adamw", "lr": 0.01, "validations": 2, "log_steps": 5}
@@ -281,8 +282,14 @@ def test_a_run_that_predicts_no_masked_words_is_refused(text: Path, tmp_path: Pa
         load_for("fill", MaskedRun, tmp_path / "ngram")
     assert str(caught.value) == (
         f"{tmp_path / 'ngram'} (ngram) has no fill; fill works with bert, t5; this run has score, rescore, "
-        "tune, generate, compress, decompress, mix, eval, info, embed, neighbours"
+        "tune, generate, compress, decompress, mix, eval, info"
     )
+
+
+def test_the_name_of_a_file_is_no_text_to_fill(trained: MaskedRun, text: Path) -> None:
+    done = chainrule("fill", trained.folder.path, text)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"chainrule: {text} is a file; give the text itself, or the file as standard input: < {text}\n"
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:

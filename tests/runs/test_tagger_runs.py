@@ -109,7 +109,7 @@ def test_what_a_tagger_does_not_do(run: TaggerRun, desk: Path) -> None:
         run.classify(["x"])  # type: ignore[attr-defined]
     assert str(caught.value) == (
         f"{desk / 'run'} (tagger) has no classify; classify works with classifier; this run has tag, eval, info, "
-        "embed, neighbours"
+        "neighbours"
     )
 
 
@@ -136,5 +136,5 @@ def test_a_verb_of_other_models_names_them(desk: Path) -> None:
     assert result.code == 2
     assert result.err.splitlines()[-1] == (
         f"chainrule: {desk / 'run'} (tagger) has no classify; classify works with classifier; this run has tag, eval, "
-        "info, embed, neighbours"
+        "info, neighbours"
     )

@@ -10,7 +10,6 @@ import typer
 from chainrule.cli.common import (
     Field,
     Json,
-    Settings,
     print_fields,
     print_json,
     print_note,
@@ -40,7 +39,14 @@ def count(
         typer.Option(metavar="KIND", help="Count the words for a tokeniser of this kind instead: word, char, jieba."),
     ] = None,
     field: Field = None,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="With --vocabulary: set how words are split, for example tokenizer.split=unicode; repeatable.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Count the n-grams of one shard of a text, for chainrule merge; a finished shard is left alone."""
@@ -97,7 +103,14 @@ def merge(
     ] = None,
     memory: Annotated[str | None, typer.Option(help="Maximum memory, e.g. 4G; the rest goes to disk.")] = None,
     repeats: Annotated[bool, typer.Option("--repeats", help="Accept a shard that is given more than once.")] = False,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set an option of the n-gram model, for example model.delta=0.5; repeatable.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Estimate an n-gram model from the counts of all shards of a text, or make a tokeniser from word counts."""

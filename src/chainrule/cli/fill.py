@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,11 +31,15 @@ def fill(
 
     With --json it prints one object per text.
     """
+    from chainrule.errors import ConfigError
+    from chainrule.inference.fill import MASK
     from chainrule.runs.load import load
     from chainrule.runs.masked import MaskedRun
     from chainrule.runs.translator import TranslatorRun
 
     print_warnings()
+    if text is not None and MASK not in text and Path(text).is_file():
+        raise ConfigError(f"{text} is a file; give the text itself, or the file as standard input: < {text}")
     loaded = load(run)
     if not isinstance(loaded, MaskedRun | TranslatorRun):
         raise loaded.missing("fill")

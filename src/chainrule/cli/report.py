@@ -22,7 +22,7 @@ TestData = Annotated[
     typer.Option("--data", help="Test data, as for eval; repeatable (default: the validation data of each training)."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Page to write, one self-contained file.")]
-MarkdownFile = Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown.")]
+MarkdownFile = Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write the report as Markdown.")]
 JsonFile = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Write all figures as JSON, for --diff; - prints them."),

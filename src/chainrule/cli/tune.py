@@ -30,7 +30,7 @@ def tune(
     verbose: Annotated[bool, typer.Option("--verbose", help="Also print every trial.")] = False,
     json: Json = False,
 ) -> None:
-    """Fit the options of a finished run that need no training on validation data.
+    """Fit, on validation data, the options of a finished run that need no training.
 
     These are γ and the thresholds of a model, beam width and length penalty of a translator, and the weights of a
     mixture. The result is saved in the run and used by all verbs.

@@ -1,4 +1,4 @@
-"""`tune`: fit the options of a finished run that need no training on validation data, and save them in the run.
+"""`tune`: fit, on validation data, the options of a finished run that need no training, and save them in the run.
 
     model options      declared live in the model's file with their search: γ, thresholds; by loss or BLEU
     decoding options   beam width and length penalty of translators; by BLEU

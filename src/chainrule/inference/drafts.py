@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from chainrule.base.grammar import plural
 from chainrule.base.lazy import torch
 from chainrule.base.modes import evaluating
 from chainrule.decoding import Chooser, Drafter, DraftStatistics, FallbackDrafter, LookupDrafter, StepperDrafter
@@ -124,7 +125,7 @@ def pass_summary(drafted: DraftStatistics, step_seconds: float) -> str:
     """The same in one line for people."""
     figures = pass_figures(drafted, step_seconds)
     return (
-        f"{drafted.emitted:,} tokens in {drafted.passes:,} passes, {drafted.emitted / drafted.seconds:,.0f} tokens/s, "
+        f"{_amounts(drafted)}, {drafted.emitted / drafted.seconds:,.0f} tokens/s, "
         f"about {figures['speed_up']:.2f} times as fast as --mode ar (a plain step takes {1000 * step_seconds:.2f} ms)"
     )
 
@@ -133,7 +134,11 @@ def draft_summary(drafted: DraftStatistics, step_seconds: float) -> str:
     """The same in one line for people."""
     figures = draft_figures(drafted, step_seconds)
     return (
-        f"{drafted.emitted:,} tokens in {drafted.passes:,} passes, {drafted.acceptance:.0%} of {drafted.proposed:,} "
-        f"drafted tokens accepted, {drafted.emitted / drafted.seconds:,.0f} tokens/s, about "
-        f"{figures['speed_up']:.2f} times as fast as without (a plain step takes {1000 * step_seconds:.2f} ms)"
+        f"{_amounts(drafted)}, {drafted.acceptance:.0%} of {plural(drafted.proposed, 'drafted token')} accepted, "
+        f"{drafted.emitted / drafted.seconds:,.0f} tokens/s, about {figures['speed_up']:.2f} times as fast as without "
+        f"(a plain step takes {1000 * step_seconds:.2f} ms)"
     )
+
+
+def _amounts(drafted: DraftStatistics) -> str:
+    return f"{plural(drafted.emitted, 'token')} in {plural(drafted.passes, 'pass', 'passes')}"

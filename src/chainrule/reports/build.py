@@ -86,7 +86,7 @@ def _task_of(runs: Mapping[str, Run]) -> str:
     tasks = {run.name: MODELS.get(run.config.model.name).task for run in runs.values()}
     for name, task in tasks.items():
         if task not in PARTS:
-            raise ConfigError(f"{name} is not measured on data, so that there is nothing to report; leave it out")
+            raise ConfigError(f"{name} is not measured on data, so there is nothing to report; leave it out")
     if len(set(tasks.values())) > 1:
         shown = ", ".join(f"{name}: {task}" for name, task in tasks.items())
         raise ConfigError(f"the runs have different tasks ({shown}); write one report for each task")

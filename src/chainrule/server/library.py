@@ -182,7 +182,7 @@ def run_paths(paths: Iterable[str | Path]) -> dict[str, Path]:
         inside = sorted(config.parent for config in path.rglob("config.toml"))
         runs = [one for one in inside if not any(other != one and other in one.parents for other in inside)]
         if not runs:
-            raise ConfigError(f"{path} is no run and has none below it; give folders that chainrule train made")
+            raise ConfigError(f"{path} is not a run and contains none; give folders that chainrule train made")
         found += [(run.relative_to(path).as_posix(), run) for run in runs]
     if not found:
         raise ConfigError("there is nothing to serve; give at least one run, or a folder of runs")

@@ -115,7 +115,7 @@ def _sections(
     if same:
         options.note("reading the training text")
         sections += [bits_section(same, _training_counts(same[0].run)), worst_section(same), sample_section(same)]
-        options.note("calibration")
+        options.note("measuring calibration")
         found = {one.name: calibrate_tokens(one.run.model, one.tokens_N, eos=one.run.tokenizer.eos) for one in same}
         sections.append(token_calibration_section(found))
     sections += [mixtures_section(runs), time_section(systems, METRIC)]

@@ -128,7 +128,7 @@ def _sections(systems: Sequence[System], found: Mapping[str, Measured], options:
     sections.append(worst_translations(best.translated, best.test.sources, references))
     if attention := _attention(best, options):
         sections.append(attention_section(best.translated.name, attention))
-    options.note("calibration")
+    options.note("measuring calibration")
     sections.append(token_calibration_section({one.translated.name: _calibrate(one) for one in same}, PAIRS))
     sections.append(time_section(systems, "bleu"))
     return [section for section in sections if section is not None]
