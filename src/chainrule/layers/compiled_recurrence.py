@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from chainrule.engines.decode.recurrent import CompiledRecurrence, SourceMemory
+from chainrule.engines.decode.recurrent import CompiledRecurrence, RecurrentState, SourceMemory
 from chainrule.engines.decode.recurrent_weights import AttentionWeights, CellWeights, RecurrentWeights
 from chainrule.engines.decode.weights import Linear
 from chainrule.layers.attention.source import AdditiveScore, LocationScore, SourceAttention, SourceStates
 from chainrule.layers.compiled import as_array, linear_weights
 from chainrule.layers.recurrent.cells import Gru, Rnn
 from chainrule.layers.recurrent.stack import Recurrence, RecurrentLayer
+from chainrule.layers.recurrent.stack import State as LayerStates
 
 
 def recurrence_weights(
@@ -25,6 +29,19 @@ def recurrence_weights(
     """The parameters of a stack of recurrent layers, between an embedding and what follows it."""
     layers = [_cell_weights(layer) for layer in recurrence.layers if isinstance(layer, RecurrentLayer)]
     return RecurrentWeights(_cell_name(recurrence), as_array(embedding.weight), layers, attention, bridge, output)
+
+
+def read_by_layers(
+    state: RecurrentState, read: Callable[[LayerStates], tuple[Tensor, LayerStates]]
+) -> tuple[Tensor, RecurrentState]:
+    """What `read` gives for the states of the layers, and the state of the engine after it.
+
+    Over several steps of more than KERNEL_ROWS rows, the matrix products of torch are faster than the engine.
+    """
+    before = [tuple(torch.from_numpy(part_RU.copy()) for part_RU in layer) for layer in state.layer_states]
+    hidden_RTD, after = read(before)
+    parts = [as_array(part_RU) for layer in after for part_RU in layer]
+    return hidden_RTD, state.engine.start_from(parts, state.memory)
 
 
 def _cell_name(recurrence: Recurrence) -> str:

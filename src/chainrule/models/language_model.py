@@ -13,7 +13,7 @@ the newer half of the old one. Parallel scoring and stepping use the same window
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -26,7 +26,9 @@ from chainrule.engines.decode.recurrent_weights import RecurrentWeights
 from chainrule.engines.decode.stack import StackState
 from chainrule.engines.decode.weights import StackWeights
 from chainrule.layers.compiled import PackedModel, choose_continuations, linear_weights, predict, read_features
+from chainrule.layers.compiled_recurrence import read_by_layers
 from chainrule.layers.dropout import drop, word_mask
+from chainrule.layers.recurrent.stack import KERNEL_ROWS
 from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
 from chainrule.registry import MODELS
 from chainrule.types import (
@@ -269,6 +271,10 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
 
     def _extend(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
         """Read tokens after a prefix of any length -> hidden_BTD, and the new state without a pending token."""
+        many = len(tokens_BT) > KERNEL_ROWS and tokens_BT.shape[1] > 1 and self.precision == "float32"
+        if many and isinstance(state.features, RecurrentState):
+            hidden_BTD, features = read_by_layers(state.features, partial(self._read, tokens_BT))
+            return hidden_BTD, Prefix(features, None, None)
         if isinstance(state.features, EngineState):
             hidden_BTD, features = read_features(state.features, tokens_BT)
             return hidden_BTD, Prefix(features, None, None)

@@ -161,6 +161,18 @@ def test_8_bits_are_close_to_float32(name: str) -> None:
     assert 0 < float((found_BTV - expected_BTV).abs().mean()) < 0.05
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_many_rows_are_scored_by_torch_and_then_continued(kind: str) -> None:
+    model, tokens_BT = small_model(kind, hidden=20, embedding=12), some_tokens(12, T)
+    with evaluating(model):
+        state = model.start(12)
+        many_BTD, after = model.read(state, tokens_BT)
+        few_BTD, few = model.read(model.select(state, torch.arange(3)), tokens_BT[:3])
+        torch.testing.assert_close(many_BTD[:3], few_BTD, **CLOSE)
+        following_BV, _ = model.step(after, tokens_BT[:, 0])
+        torch.testing.assert_close(following_BV[:3], model.step(few, tokens_BT[:3, 0])[0], **CLOSE)
+
+
 def test_gradients_and_training_are_computed_by_torch() -> None:
     model = small_model("lstm")
     assert not isinstance(model.start(1).features, RecurrentState)  # gradients are recorded

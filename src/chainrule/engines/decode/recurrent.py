@@ -193,6 +193,13 @@ class RecurrentState(TensorHolder):
         """Rows are independent up to the last layer that the engine knows."""
         return self.predicts
 
+    @property
+    def layer_states(self) -> list[tuple[Array, ...]]:
+        """The states of each layer, RU each; without a vector that is fed."""
+        engine, parts = self.engine, self.numbers_RS.reshape(len(self.numbers_RS), -1, self.engine.units)
+        places = range(0, engine.layers * engine.states, engine.states)
+        return [tuple(parts[:, at + k, : engine.real_units] for k in range(engine.states)) for at in places]
+
     def log_probs(self, tokens_RT: Array, wanted: Wanted = "last") -> tuple[Array, RecurrentState]:
         """Append T tokens to each row -> log p of the next token after the last, RV, or after each, (R·T)V."""
         assert self.engine.vocabulary is not None
