@@ -4,6 +4,8 @@
 
 Printed, each the median of several rounds:
 
+    first page   from the start of `chainrule serve RUN --open` to the first paint of the page, of an n-gram and of a
+                 Transformer, and the time that `chainrule.load(RUN).model` takes in a process of its own
     serving      from the start of `chainrule serve RUN` to the line that gives its address
     painted      from opening the address, with the run not loaded yet, to the first paint of the page
     answer       of the server for 2,000 tokens, as the browser sees it
@@ -14,6 +16,7 @@ Printed, each the median of several rounds:
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import statistics
@@ -46,11 +49,19 @@ def make_run(folder: Path) -> tuple[Path, str]:
     return folder / "ngram", text[300_000 : 300_000 + TOKENS]
 
 
-def start(run: Path) -> tuple[subprocess.Popen[str], str, float]:
+def make_transformer(folder: Path) -> Path:
+    """A small Transformer over characters."""
+    import chainrule as cr
+
+    cr.train(folder / "text.txt", model="transformer", tokenizer="char", steps=2, out=folder / "transformer")
+    return folder / "transformer"
+
+
+def start(run: Path, *options: str) -> tuple[subprocess.Popen[str], str, float]:
     """A server, its address, and the seconds until it was there."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "chainrule.cli.main", "serve", str(run), "--port", "0", "--quiet"]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "chainrule.cli.main", "serve", str(run), "--port", "0", "--quiet", *options]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "BROWSER": "true"})
     assert server.stderr is not None
     found = re.search(r"at (http://\S+)", server.stderr.readline())
     assert found
@@ -79,6 +90,24 @@ def measure(browser: Browser, run: Path, text: str) -> dict[str, float]:
         server.wait(60)
 
 
+def first_page(browser: Browser, run: Path) -> dict[str, float]:
+    """From the start of a server to the first paint, which the browser does at once, and the time to load the run."""
+    server, address, serving = start(run, "--open")
+    try:
+        page = browser.new_context().new_page()
+        page.goto(f"{address}/", wait_until="commit")
+        painted = wait_for(page, PAINTED)
+        page.wait_for_selector(".token", timeout=60_000)
+        page.context.close()
+    finally:
+        server.terminate()
+        server.wait(60)
+    script = f"import time, chainrule as cr; began = time.perf_counter(); cr.load({str(run)!r}).model; "
+    script += "print(time.perf_counter() - began)"
+    loading = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    return {f"{run.name}: first page": 1000 * serving + painted, f"{run.name}: loading": 1000 * float(loading)}
+
+
 def wait_for(page: Page, expression: str) -> float:
     """The value of an expression as soon as it has one. (The page's policy forbids that the browser polls it.)"""
     while not (value := page.evaluate(expression)):
@@ -101,10 +130,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         run, text = make_run(Path(name))
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        rounds = [measure(browser, run, text) for _ in range(given.rounds)]
+        other = make_transformer(Path(name))
+        rounds = [
+            {**first_page(browser, run), **first_page(browser, other), **measure(browser, run, text)}
+            for _ in range(given.rounds)
+        ]
         browser.close()
     for key in rounds[0]:
-        print(f"{key:10} {statistics.median(one[key] for one in rounds):8.0f} ms")
+        print(f"{key:24} {statistics.median(one[key] for one in rounds):8.0f} ms")
 
 
 if __name__ == "__main__":

@@ -60,6 +60,12 @@ class CompletionRequest(Fields):
     stop_at_eos: bool | None = None
 
     @property
+    def size(self) -> int:
+        """Characters or ids of all prompts."""
+        given = self.prompt
+        return sum(1 if isinstance(one, int) else len(one) for one in ([given] if isinstance(given, str) else given))
+
+    @property
     def samples(self) -> int:
         """Texts generated for each prompt, of which the `n` best are returned."""
         return self.n if self.best_of is None else self.best_of

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import traceback
-import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
@@ -38,7 +37,7 @@ class Work:
         self, steps: Callable[[Work], Steps], batch: ContinuousBatch | None = None, *, rows: int = 1, tokens: int = 0
     ) -> None:
         self.batch, self.rows, self.tokens = batch, rows, tokens
-        self.cancelled = False
+        self.cancelled = self.announced = False  # announced: whether it has sent anything
         self.arrived = self.began = time.monotonic()
         self.steps: Steps = steps(self)
         self.outbox: Outbox | None = None  # of the engine, once it computes
@@ -120,14 +119,13 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._known: weakref.WeakSet[Work] = weakref.WeakSet()
         self._news: dict[Work, None] = {}
 
     def add(self, work: Work) -> None:
         """Note that a work has news."""
         self._news[work] = None
-        if work not in self._known:
-            self._known.add(work)
+        if not work.announced:
+            work.announced = True
             self.flush()
 
     def flush(self) -> None:

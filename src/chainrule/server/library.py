@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -15,13 +16,23 @@ from chainrule.base.devices import release_memory
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.decoding.continuous import ContinuousBatch
 from chainrule.errors import ChainruleError, ConfigError
-from chainrule.registry import MODELS
+from chainrule.registry import MODELS, RUNS
 from chainrule.runs.base import Run
 from chainrule.runs.load import load
 from chainrule.server.errors import ApiError, overloaded
 
 Stamp = tuple[tuple[int, int, int], ...]
 """Identifies the files of a run: inode, time and size of each."""
+
+
+_imports = threading.Lock()
+
+
+def import_models(names: Iterable[str]) -> None:
+    """Import models and the classes of their runs, one thread at a time: torch cannot be imported by two at once."""
+    with _imports:
+        for name in names:
+            RUNS.get(MODELS.get(name).task)
 
 
 class LoadedRun:
@@ -142,6 +153,7 @@ class Library:
         self._make_room(entry)
 
         def load_entry() -> LoadedRun:
+            import_models([entry.model])
             loaded = load(entry.path, device=self._device, precision=self._precision)
             return LoadedRun(entry.name, loaded, entry.stamp())
 

@@ -13,18 +13,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chainrule.errors import ChainruleError
-from chainrule.registry import MODELS, RUNS
 from chainrule.server.auth import ApiKeys
 from chainrule.server.completion_request import CompletionRequest
 from chainrule.server.completions import Completion
 from chainrule.server.engine import Engine, Steps, Work
 from chainrule.server.errors import ApiError
-from chainrule.server.library import Entry, Library, LoadedRun
+from chainrule.server.library import Entry, Library, LoadedRun, import_models
 from chainrule.server.limits import Limits
 from chainrule.server.metrics import Metrics
 from chainrule.server.requests import JsonResponse
 from chainrule.server.sse import PING_SECONDS, EventStream, unless_disconnected
 from chainrule.server.translation import Languages
+
+SHORT = 4096
+"""Characters or ids of a prompt that are read at once; longer ones are tokenised beside other requests."""
 
 PAGE_SECONDS = 5.0
 """Seconds that a browser has to show the page."""
@@ -87,7 +89,7 @@ class Server:
     def _import_models(self) -> None:
         for name in {entry.model for entry in self.library.entries.values()}:
             with contextlib.suppress(ChainruleError):  # the requests that use it get the error
-                RUNS.get(MODELS.get(name).task)
+                import_models([name])
 
     async def compute(self, request: Request, name: str | None, wanted: Answerable) -> Any:
         """The answer of a request that is one call of a verb."""
@@ -124,7 +126,10 @@ class Server:
         if wanted.draft not in (None, "lookup"):
             draft = await stack.enter_async_context(self.library.use(wanted.draft))
         async with loaded.lock:  # a tokeniser is used by one request at a time
-            completion = await asyncio.to_thread(Completion, loaded, wanted, self.limits, draft)
+            if wanted.size <= SHORT:
+                completion = Completion(loaded, wanted, self.limits, draft)
+            else:
+                completion = await asyncio.to_thread(Completion, loaded, wanted, self.limits, draft)
         work = completion.work()
         self.engine.submit(work)
         return completion, work

@@ -23,7 +23,7 @@ from chainrule.server.errors import invalid
 from chainrule.server.kinds import classifier, filler, language_model, tagger
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
-from chainrule.server.requests import Fields
+from chainrule.server.requests import Fields, JsonText, to_json
 from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.readers import text_of
 from chainrule.text.tokenizers import Tokenizer
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 SLICE, SCORED_SLICE = 32, 1024
 """Lines computed before other requests have their turn; of scoring, which is faster."""
+
+RECORD = '{{"log_prob": {!r}, "tokens": {}}}'.format
+"""A line that was scored, as JSON."""
 
 T = TypeVar("T")
 Answer = Generator[Moves, None, Any]
@@ -86,37 +89,45 @@ class ScoreRequest(Lines):
         meter = ResidueMeter(run.tokenizer)
         compute = self._with_tokens if self.tokens else self._totals
         size = SCORED_SLICE if run.model.line_scorer is not None else SLICE
-        data = yield from in_slices(self.lines, size, lambda some: compute(run, some, meter))
+        log_probs: list[float] = []
+        data = yield from in_slices(self.lines, size, lambda some: compute(run, some, meter, log_probs))
         meter.finish()
         return {
             "object": "list",
             "model": loaded.name,
-            "data": data,
-            "bits_per_byte": self._bits_per_byte(run, data, meter),
+            "data": JsonText(f"[{', '.join(data)}]"),
+            "bits_per_byte": self._bits_per_byte(run, log_probs, meter),
             "system_fingerprint": loaded.fingerprint,
         }
 
-    def _bits_per_byte(self, run: LanguageModelRun, data: list[Any], meter: ResidueMeter) -> float | None:
+    def _bits_per_byte(self, run: LanguageModelRun, log_probs: list[float], meter: ResidueMeter) -> float | None:
         """The length of a code for the lines; unknown words that `oov` charges are not spelled once more."""
-        log_probs = [one["log_prob"] for one in data]
-        if not log_probs or not run.model.normalised or None in log_probs:
+        if not log_probs or not run.model.normalised or not math.isfinite(sum(log_probs)):
             return None
         size = len("".join(self.lines).encode(errors="surrogatepass")) + len(self.lines)
         return bits_per_byte(-sum(log_probs), meter.bits if self.oov == "unk" else 0.0, size)
 
-    def _totals(self, run: LanguageModelRun, lines: Sequence[str], meter: ResidueMeter) -> list[Any]:
+    def _totals(
+        self, run: LanguageModelRun, lines: Sequence[str], meter: ResidueMeter, log_probs: list[float]
+    ) -> list[str]:
+        """The records of lines as JSON, written as the verb writes them: faster than records that are encoded."""
         text = text_of("".join([line + "\n" for line in lines]))  # never a path, as a list given to a run may be
-        blocks = list(score_text(run.subject, text, 1, UnknownWords(self.oov, self.oov_penalty), meter))
-        return [
-            {"log_prob": log_prob if math.isfinite(log_prob) else None, "tokens": tokens}
-            for block in blocks
-            for log_prob, tokens in zip(*block, strict=True)
-        ]
+        records: list[str] = []
+        for some, tokens in score_text(run.subject, text, 1, UnknownWords(self.oov, self.oov_penalty), meter):
+            log_probs += some
+            records += map(RECORD, some, tokens)
+        if not all(map(math.isfinite, log_probs)):
+            records = [record.replace(": -inf,", ": null,") for record in records]
+        return records
 
-    def _with_tokens(self, run: LanguageModelRun, lines: Sequence[str], meter: ResidueMeter) -> list[Any]:
+    def _with_tokens(
+        self, run: LanguageModelRun, lines: Sequence[str], meter: ResidueMeter, log_probs: list[float]
+    ) -> list[str]:
         text = "".join([line + "\n" for line in lines])
         meter.add(text, run.tokenizer.encode_block(text))
-        return [_scored(one) for one in run.score(list(lines), oov=self.oov, oov_penalty=self.oov_penalty)]
+        found = list(run.score(list(lines), oov=self.oov, oov_penalty=self.oov_penalty))
+        log_probs += [one.log_prob for one in found]
+        return [to_json(_scored(one)).decode() for one in found]
 
 
 def _scored(one: LineScore) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from chainrule.registry import MODELS
 from chainrule.runs.verbs import verbs_of
-from chainrule.server.library import Entry
+from chainrule.server.library import Entry, import_models
 from chainrule.server.requests import JsonResponse, read_fields
 from chainrule.server.routes.verbs import call_route
 from chainrule.server.server import Server
@@ -44,8 +44,8 @@ def view_routes(server: Server) -> list[Route]:
 
     async def runs(request: Request) -> Response:
         entries = list(server.library.entries.values())
-        records = await asyncio.to_thread(lambda: [_record(entry) for entry in entries])  # it may have to import models
-        return JsonResponse({"runs": records})
+        await asyncio.to_thread(import_models, [entry.model for entry in entries])
+        return JsonResponse({"runs": [_record(entry) for entry in entries]})
 
     async def align(request: Request) -> Response:
         wanted = await read_fields(request, AlignRequest, server.limits)
