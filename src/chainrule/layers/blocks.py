@@ -15,13 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from chainrule.base.kernels import inference_kernel_supports
 from chainrule.base.parameters import ShardUnit
+from chainrule.engines.decode.functions import ACTIVATIONS as COMPILED_ACTIVATIONS
+from chainrule.engines.decode.functions import activate
 from chainrule.errors import ConfigError
+from chainrule.layers.attention.dot_product import dropped_weights
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.attention.self_attention import attend, self_weights
 from chainrule.layers.attention.source_memory import SourceMemory, attend_source
-from chainrule.layers.dropout import dropout
+from chainrule.layers.dropout import dropout, dropout_mask
+from chainrule.layers.fused.attention import LONGEST, FusedAttention, Heads
+from chainrule.layers.fused.feedforward import FusedFeedforward
+from chainrule.layers.fused.parts import fused_kernels_support
 from chainrule.layers.squared_relu import squared_relu
 from chainrule.types import State
 
@@ -72,11 +79,14 @@ class Block(ShardUnit, nn.Module):
     """
 
     compilable: ClassVar[bool] = True  # whether the decoding engine computes blocks of this kind
+    attends_to_all: ClassVar[bool] = True  # whether self-attention is a softmax over all positions that are visible
 
     def __init__(self, shape: BlockShape, rotary: Rotary | None = None, *, reads_source: bool = False) -> None:
         super().__init__()
         width, inside, bias = shape.width, shape.attention_width, shape.bias
         self.shape, self.rotary, self.heads, self.pre = shape, rotary, shape.heads, shape.pre
+        plain = shape.pre and shape.norm == "layer" and not shape.bias and not shape.gated
+        self.fusible = plain and shape.activation == "relu2"
         self.reads_source = reads_source
         self.norm_attention = shape.make_norm()
         self.project_in = nn.Linear(width, 3 * inside, bias=bias)
@@ -90,6 +100,7 @@ class Block(ShardUnit, nn.Module):
         self.widen = nn.Linear(width, (1 + shape.gated) * shape.inner, bias=bias)
         self.narrow = nn.Linear(shape.inner, width, bias=bias)
         self.activation = ACTIVATIONS[shape.activation]
+        self.activation_number = COMPILED_ACTIVATIONS.index(shape.activation)
         self.reads_source = reads_source
         self.bind()
 
@@ -120,14 +131,20 @@ class Block(ShardUnit, nn.Module):
         norm_attention, norm_source, norm_feedforward = self.norms
         assert norm_attention is not None
         assert norm_feedforward is not None
-        inputs_ND = norm_attention(stream_ND) if self.pre else stream_ND
-        mixed_ND, cache = self._attend(inputs_ND, batch, cache, mask, causal)
-        stream_ND = stream_ND + mixed_ND if self.pre else norm_attention(stream_ND + mixed_ND)
+        fused = self.fusible and fused_kernels_support(stream_ND)
+        if fused and self.attends_to_all and causal and cache is None and mask is None and self._fits(stream_ND, batch):
+            stream_ND = self._attend_fused(stream_ND, batch)
+        else:
+            inputs_ND = norm_attention(stream_ND) if self.pre else stream_ND
+            mixed_ND, cache = self._attend(inputs_ND, batch, cache, mask, causal)
+            stream_ND = stream_ND + mixed_ND if self.pre else norm_attention(stream_ND + mixed_ND)
         if memory is not None:
             assert norm_source is not None
             inputs_ND = norm_source(stream_ND) if self.pre else stream_ND
             mixed_ND = self._attend_source(inputs_ND, memory, layer)
             stream_ND = stream_ND + mixed_ND if self.pre else norm_source(stream_ND + mixed_ND)
+        if fused:
+            return self._feed_fused(stream_ND), cache
         if self.pre:
             return stream_ND + self._feedforward(norm_feedforward(stream_ND)), cache
         return norm_feedforward(stream_ND + self._feedforward(stream_ND)), cache
@@ -162,7 +179,39 @@ class Block(ShardUnit, nn.Module):
         if self.shape.gated:
             inner, gate = inner.chunk(2, -1)
             return self._drop(F.linear(self._drop(self.activation(inner) * gate), *narrow))
+        if inference_kernel_supports(inner) and torch.get_num_threads() == 1:
+            activate(self.activation_number, inner.view(-1).numpy(), 0, inner.numel())
+            return self._drop(F.linear(inner, *narrow))
         return self._drop(F.linear(self.activation(inner), *narrow))
+
+    # The same in one core's kernels, with gradients
+
+    def _fits(self, stream_ND: Tensor, batch: int) -> bool:
+        return len(stream_ND) // batch <= LONGEST
+
+    def _attend_fused(self, stream_ND: Tensor, batch: int) -> Tensor:
+        (into, _), (out, _) = self.attention_parameters
+        T, E = len(stream_ND) // batch, self.shape.attention_width // self.heads
+        scale = E**-0.5 if self.shape.scale is None else self.shape.scale
+        none = stream_ND.new_empty(0, 0)
+        tables = (none, none) if self.rotary is None else (self.rotary.cos_CE[:T], self.rotary.sin_CE[:T])
+        how, rate = Heads(batch, self.heads, scale, *tables), self.shape.attention_dropout if self.training else 0.0
+        kept_BHTT = dropped_weights((batch, self.heads, T, T), rate, stream_ND) if rate else None
+        summed: Tensor = FusedAttention.apply(
+            stream_ND, self.norm_attention.weight, into, out, self.shape.eps, how, kept_BHTT, self._mask(stream_ND)
+        )
+        return summed
+
+    def _feed_fused(self, stream_ND: Tensor) -> Tensor:
+        (widen, _), (narrow, _) = self.feedforward_parameters
+        summed: Tensor = FusedFeedforward.apply(
+            stream_ND, self.norm_feedforward.weight, widen, narrow, self.shape.eps, self._mask(stream_ND)
+        )
+        return summed
+
+    def _mask(self, stream_ND: Tensor) -> Tensor | None:
+        rate = self.shape.dropout if self.training else 0.0
+        return dropout_mask(stream_ND, rate) if rate else None
 
     def _drop(self, inputs_ND: Tensor) -> Tensor:
         return dropout(inputs_ND, self.shape.dropout) if self.training and self.shape.dropout else inputs_ND

@@ -18,10 +18,15 @@ def dropout(inputs: Tensor, rate: float) -> Tensor:
     """
     if torch.compiler.is_compiling():
         return F.dropout(inputs, rate)
+    return inputs * dropout_mask(inputs, rate)
+
+
+def dropout_mask(inputs: Tensor, rate: float) -> Tensor:
+    """What `dropout` multiplies the inputs by: 0, or 1 / (1 - rate)."""
     if inputs.device.type != "cpu":
-        return inputs * draw_rows(lambda shape: F.dropout(inputs.new_ones(shape), rate), inputs.shape)
+        return draw_rows(lambda shape: F.dropout(inputs.new_ones(shape), rate), inputs.shape)
     kept = draw_rows(_chances, inputs.shape) >= round(rate * 2**16) - 2**15
-    return inputs * kept.to(inputs.dtype).mul_(1 / (1 - rate))
+    return kept.to(inputs.dtype).mul_(1 / (1 - rate))
 
 
 def _chances(shape: tuple[int, ...]) -> Tensor:

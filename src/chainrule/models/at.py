@@ -34,6 +34,7 @@ class LinearBlock(Block):
     """A block with linear self-attention; its cache is a LinearState."""
 
     compilable = False
+    attends_to_all = False
 
     def __init__(
         self, shape: BlockShape, rotary: Rotary | None = None, *, reads_source: bool = False, decay: bool = True

@@ -76,8 +76,12 @@ def _dropped_attention(
     if mask is not None:
         boolean = mask.dtype == torch.bool
         scores_AHQN = scores_AHQN.masked_fill(~mask, -torch.inf) if boolean else scores_AHQN + mask
-    kept_AHQN = draw_rows(lambda shape: F.dropout(query_AHQE.new_ones(shape), dropout), scores_AHQN.shape)
-    return (scores_AHQN.softmax(-1) * kept_AHQN) @ value_AHNE
+    return (scores_AHQN.softmax(-1) * dropped_weights(scores_AHQN.shape, dropout, query_AHQE)) @ value_AHNE
+
+
+def dropped_weights(shape: tuple[int, ...], rate: float, like: Tensor) -> Tensor:
+    """What dropout multiplies weights of this shape by, drawn as torch's attention draws it: 0, or 1 / (1 - rate)."""
+    return draw_rows(lambda whole: F.dropout(like.new_ones(whole), rate), shape)
 
 
 def causal_weights(query_BHTE: Tensor, key_BHTE: Tensor, scale: float | None = None) -> Tensor:
