@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
+from numba import njit
 
 import chainrule as cr
 from builders import pairs_text
+from chainrule.base.compile_time import measuring_compilation
 from chainrule.config import TrainingConfig
 from chainrule.data.held_out import MAX_BYTES, hold_out_text
 from chainrule.evaluation.validation_budget import LEAST_FINAL, final_tokens, tokens_per_validation
 from chainrule.text.readers import text_of
-from chainrule.training.budget import spent_budget
+from chainrule.training.budget import Clock, spent_budget
 
 
 @pytest.mark.parametrize(
@@ -29,6 +32,19 @@ def test_the_budget_that_was_spent_is_named(given: dict[str, float], step: int, 
     config = TrainingConfig.model_validate(given)
     found = spent_budget(config, step=step, steps_per_epoch=100, seconds=seconds)
     assert found == f"the budget of {expected} is spent"
+
+
+def test_a_budget_of_minutes_does_not_count_the_compilation_of_kernels() -> None:
+    began = time.monotonic()
+    with measuring_compilation() as compiling:
+        clock = Clock(5.0, compiling)
+        assert compiling.seconds == 0
+        assert njit(lambda number: number + 1)(1) == 2
+        assert compiling.seconds > 0
+        assert 5 <= clock.seconds <= 5 + time.monotonic() - began - compiling.seconds
+    compiled = compiling.seconds
+    assert njit(lambda number: number + 2)(1) == 3
+    assert compiling.seconds == compiled
 
 
 def test_early_stopping_is_stated(tmp_path: Path) -> None:

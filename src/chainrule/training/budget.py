@@ -5,20 +5,22 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from chainrule.base.compile_time import CompileTime
 from chainrule.base.grammar import plural
 from chainrule.config import TrainingConfig
 
 
 @dataclass
 class Clock:
-    """Seconds of training so far, over all resumptions of a run."""
+    """Seconds of training so far, over all resumptions of a run, without the compilation of kernels."""
 
     before: float = 0.0
+    compiling: CompileTime = field(default_factory=CompileTime)
     _since: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
-        return self.before + time.monotonic() - self._since
+        return self.before + time.monotonic() - self._since - self.compiling.seconds
 
 
 def progress(config: TrainingConfig, *, step: int, steps_per_epoch: float, seconds: float) -> float:

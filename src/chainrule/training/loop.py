@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from chainrule.base.compile_time import measuring_compilation
 from chainrule.base.grammar import plural
 from chainrule.base.processes import Processes
 from chainrule.checkpoint.checkpoints import Checkpoint
@@ -109,7 +110,8 @@ class Trainer:
         if self.config.minutes:  # compiling kernels is not part of a budget of minutes
             self.stepper.warm_up(self.training_state.step)
         try:
-            with self.mirror:
+            with self.mirror, measuring_compilation() as compiling:
+                self.clock = Clock(self.training_state.seconds, compiling)
                 return self._loop()
         finally:
             if self.workers is not None:
@@ -118,7 +120,6 @@ class Trainer:
 
     def _loop(self) -> bool:
         self.shown = self.last_validation = 0.0
-        self.clock = Clock(self.training_state.seconds)
         self.early_stopping = EarlyStopping(self.config, self.training_state)
         self.training_state.validated = math.floor(self._progress() * self.config.validations)
         saved = time.monotonic()
@@ -225,10 +226,10 @@ class Trainer:
     def _validate(self, number: int) -> None:
         """Measure the model; write its weights if they are the best so far."""
         s = self.training_state
-        s.validated, s.measured_step, began = number, s.step, time.monotonic()
+        s.validated, s.measured_step, began = number, s.step, self.clock.seconds
         figures = self._measure()
         self._check_finite("validation loss", figures["loss"], s.step)
-        self.last_validation = time.monotonic() - began
+        self.last_validation = self.clock.seconds - began
         s.validation_seconds += self.last_validation
         if self.processes.is_main:
             named = {f"valid_{name}": value for name, value in figures.items()}
