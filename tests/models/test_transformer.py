@@ -12,8 +12,10 @@ from torch import Tensor
 
 from builders import small_model, some_vocabulary
 from chainrule.decoding import Greedy, generate
+from chainrule.engines.decode.stack import StackState
 from chainrule.errors import ConfigError
 from chainrule.layers.attention.positions import Rotary, sinusoidal_table
+from chainrule.models.language_model import LONG_TEXT
 
 EOS, V = 0, 13
 Array = np.ndarray[Any, Any]
@@ -237,3 +239,32 @@ def test_rotary_heads_of_odd_width_are_refused() -> None:
         "model.embedding is 6 and model.heads is 2: rotary positions need heads of even width, but these are 3 wide; "
         "choose another model.heads or other model.positions"
     )
+
+
+@pytest.mark.parametrize("activation_name", ["relu2", "gelu", "gelu-tanh", "relu"])
+@torch.no_grad()
+def test_long_texts_are_scored_by_torch_with_the_numbers_of_the_engine(activation_name: str) -> None:
+    model = small_model("transformer", vocabulary=some_vocabulary(V), context=20, activation=activation_name).eval()
+    tokens_BT = torch.randint(1, V, (2, LONG_TEXT + 30))
+    before, threads = model.start(2), torch.get_num_threads()
+    assert isinstance(before.features, StackState)
+    inputs_BT = torch.cat([torch.full((2, 1), model.eos), tokens_BT[:, :-1]], 1)
+    by_engine_BTV, _ = model.extend(before, inputs_BT)
+    expected_BT = by_engine_BTV.gather(2, tokens_BT[:, :, None])[:, :, 0]
+    for count in (1, 2):  # the activation has a kernel for one thread
+        torch.set_num_threads(count)
+        torch.testing.assert_close(model.log_probs(tokens_BT), expected_BT, atol=2e-5, rtol=0)
+    torch.set_num_threads(threads)
+    first_BT, state = model.score(tokens_BT[:, :LONG_TEXT], model.start(2))
+    assert not isinstance(state.features, StackState)
+    rest_BT, _ = model.score(tokens_BT[:, LONG_TEXT:], state)
+    torch.testing.assert_close(torch.cat([first_BT, rest_BT], 1), expected_BT, atol=2e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_short_texts_and_int8_are_scored_by_the_engine() -> None:
+    model = small_model("transformer", vocabulary=some_vocabulary(V), context=20).eval()
+    tokens_BT = torch.randint(1, V, (1, LONG_TEXT))
+    assert isinstance(model.score(tokens_BT[:, 1:], model.start(1))[1].features, StackState)
+    model.precision = "int8"
+    assert isinstance(model.score(tokens_BT, model.start(1))[1].features, StackState)

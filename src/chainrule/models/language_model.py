@@ -44,6 +44,9 @@ from chainrule.types import (
     select_rows,
 )
 
+LONG_TEXT = 64
+"""Tokens read at once from which on torch scores a text instead of the decoding engine."""
+
 TOKENS_PER_PASS = 16384
 """Tokens of overlapping windows that are read in one pass: enough for speed, few enough to bound memory."""
 
@@ -155,6 +158,9 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
         engine = self._packed.engine(self, self.precision, self._compiled)
         if engine is not None:
             return Prefix(engine.start(batch), None, None)
+        return self._start_of_torch(batch)
+
+    def _start_of_torch(self, batch: int) -> Prefix:
         empty = self.unigram_counts.new_empty(batch, 0) if self.window else None
         return Prefix(self.features.start(batch), empty, None)
 
@@ -263,7 +269,14 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
         return log_probs_N.view(tokens_BT.shape), state
 
     def predictors(self, tokens_BT: Tensor, state: Prefix) -> tuple[Tensor, Prefix]:
-        """The features that predict each token -> BTD, and the state after the tokens."""
+        """The features that predict each token -> BTD, and the state after the tokens.
+
+        Torch reads texts that begin with many tokens at once: its products are faster than those of the engine, which
+        is made for a few tokens at a time.
+        """
+        is_long = tokens_BT.shape[1] >= LONG_TEXT and self.precision == "float32"
+        if is_long and isinstance(state.features, StackState) and state.pending_B is None and state.features.is_empty:
+            state = self._start_of_torch(len(tokens_BT))
         before_B = tokens_BT.new_full((tokens_BT.shape[0],), self.eos) if state.pending_B is None else state.pending_B
         inputs_BT = torch.cat([before_B[:, None], tokens_BT[:, :-1]], 1)
         hidden_BTD, state = self._extend(state, inputs_BT)

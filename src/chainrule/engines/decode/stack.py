@@ -157,6 +157,11 @@ class StackState(TensorHolder):
         """Rows are independent up to the last layer that the engine knows."""
         return self.predicts
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been read, neither a text nor a source."""
+        return self.longest == 0 and self.sources is NO_SOURCES
+
     # Reading
 
     def log_probs(self, tokens_RT: Array, wanted: Wanted = "last") -> tuple[Array, StackState]:
