@@ -286,8 +286,8 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
         """Read tokens after a prefix of any length -> hidden_BTD, and the new state without a pending token."""
         many = len(tokens_BT) > KERNEL_ROWS and tokens_BT.shape[1] > 1 and self.precision == "float32"
         if many and isinstance(state.features, RecurrentState):
-            hidden_BTD, features = read_by_layers(state.features, partial(self._read, tokens_BT))
-            return hidden_BTD, Prefix(features, None, None)
+            hidden_BTD, after = read_by_layers(state.features, partial(self._read, tokens_BT))
+            return hidden_BTD, Prefix(after, None, None)
         if isinstance(state.features, EngineState):
             hidden_BTD, features = read_features(state.features, tokens_BT)
             return hidden_BTD, Prefix(features, None, None)
