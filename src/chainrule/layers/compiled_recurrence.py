@@ -56,9 +56,7 @@ def _cell_weights(layer: RecurrentLayer) -> CellWeights:
     return CellWeights(into, as_array(layer.weight_hidden_GH), None if layer.extra is None else as_array(layer.extra))
 
 
-def attention_weights(
-    attend: SourceAttention, *, feed: nn.Linear | None = None, join: nn.Linear | None = None
-) -> AttentionWeights:
+def attention_weights(attend: SourceAttention, *, feed: nn.Linear | None = None) -> AttentionWeights:
     """The parameters of attention to a source, except those that make its keys and values."""
     score, kind = attend.score, "dot"
     if isinstance(score, AdditiveScore | LocationScore):
@@ -69,7 +67,6 @@ def attention_weights(
         query=linear_weights(score.project_query) if isinstance(score, AdditiveScore | LocationScore) else None,
         vector_X=as_array(score.vector_X) if isinstance(score, AdditiveScore) else None,
         feed_GU=None if feed is None else as_array(feed.weight),
-        join=None if join is None else linear_weights(join),
     )
 
 

@@ -61,7 +61,7 @@ def check_against_torch(model: Any, start: Any, state_of: Any, rows: int) -> Non
         for t in range(4, T):
             last_BV, state = model.step(state, tokens_BT[:, t])
             torch.testing.assert_close(last_BV, found_BTV[:, t], **bounds)
-        assert (state_of(after).numbers_RS == state_of(state).numbers_RS).all()
+        assert (state_of(after).numbers_RX == state_of(state).numbers_RX).all()
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -129,7 +129,7 @@ def test_how_tokens_are_divided_into_calls_changes_nothing(
     assert torch.equal(alone_1TV[0], at_once_BTV[3])
     assert torch.equal(divided_BTV, at_once_BTV)
     assert torch.equal(last_BV, at_once_BTV[:, -1])
-    assert (state.features.numbers_RS == same.features.numbers_RS).all()
+    assert (state.features.numbers_RX == same.features.numbers_RX).all()
 
 
 @pytest.mark.parametrize("name", ["seq2seq-rnn", "seq2seq-attention"])

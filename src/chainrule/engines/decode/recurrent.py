@@ -86,7 +86,6 @@ class CompiledRecurrence:
         for part, layer in (
             (Shape.MIXED, attention.mixed),
             (Shape.QUERY, attention.query),
-            (Shape.JOIN, attention.join),
         ):
             if layer is not None:
                 shape[part] = packer.linear(layer.weight_XD, layer.bias_X)
@@ -126,10 +125,10 @@ class CompiledRecurrence:
 
     def start_from(self, states: Sequence[Array], memory: SourceMemory) -> RecurrentState:
         """The state of empty texts with given states, RU, of the layers in their order, and their sources."""
-        numbers_RS = np.zeros((len(states[0]), self.slots), np.float32)
+        numbers_RX = np.zeros((len(states[0]), self.slots), np.float32)
         for place, state_RU in enumerate(states):
-            numbers_RS[:, place * self.units : place * self.units + self.real_units] = state_RU
-        return RecurrentState(self, numbers_RS, memory)
+            numbers_RX[:, place * self.units : place * self.units + self.real_units] = state_RU
+        return RecurrentState(self, numbers_RX, memory)
 
     def memory(self, keys_NX: Array, values_NX: Array, count_A: Array) -> SourceMemory:
         """Sources by the keys and values of all their positions, one after another."""
@@ -178,10 +177,10 @@ class SourceMemory(NamedTuple):
 class RecurrentState(TensorHolder):
     """The texts that a recurrence has read: R rows."""
 
-    __slots__ = ("engine", "memory", "numbers_RS")
+    __slots__ = ("engine", "memory", "numbers_RX")
 
-    def __init__(self, engine: CompiledRecurrence, numbers_RS: Array, memory: SourceMemory) -> None:
-        self.engine, self.numbers_RS, self.memory = engine, numbers_RS, memory
+    def __init__(self, engine: CompiledRecurrence, numbers_RX: Array, memory: SourceMemory) -> None:
+        self.engine, self.numbers_RX, self.memory = engine, numbers_RX, memory
 
     @property
     def predicts(self) -> bool:
@@ -196,7 +195,7 @@ class RecurrentState(TensorHolder):
     @property
     def layer_states(self) -> list[tuple[Array, ...]]:
         """The states of each layer, RU each; without a vector that is fed."""
-        engine, parts = self.engine, self.numbers_RS.reshape(len(self.numbers_RS), -1, self.engine.units)
+        engine, parts = self.engine, self.numbers_RX.reshape(len(self.numbers_RX), -1, self.engine.units)
         places = range(0, engine.layers * engine.states, engine.states)
         return [tuple(parts[:, at + k, : engine.real_units] for k in range(engine.states)) for at in places]
 
@@ -228,32 +227,30 @@ class RecurrentState(TensorHolder):
     ) -> tuple[Array, RecurrentState]:
         """One call of the kernel."""
         M = R if wanted == "last" else R * T
-        numbers_RS, results = self.numbers_RS.copy(), np.empty((M, width), np.float32)
+        numbers_RX, results = self.numbers_RX.copy(), np.empty((M, width), np.float32)
         memory = _NO_ARRAYS if self.memory is NO_MEMORY else self.memory.arrays()
         room, engine = self.engine.room(model, R, R * T, M, self.memory.longest), self.engine
-        kernel.read_tokens(
-            model, engine.embedding, token_N, (R, T, M), numbers_RS.reshape(-1), memory, _NO_TERMS, results, room
-        )
-        return results, RecurrentState(engine, numbers_RS, self.memory)
+        kernel.read_tokens(model, engine.embedding, token_N, (R, T, M), numbers_RX.reshape(-1), memory, results, room)
+        return results, RecurrentState(engine, numbers_RX, self.memory)
 
     def select(self, rows_K: Array) -> RecurrentState:
         """Row k of the result is row rows_K[k] of this state."""
         memory = self.memory if self.memory is NO_MEMORY else self.memory.select(rows_K)
-        return RecurrentState(self.engine, self.numbers_RS[rows_K], memory)
+        return RecurrentState(self.engine, self.numbers_RX[rows_K], memory)
 
     def map_tensors(self, change: Callable[[Any], Any]) -> RecurrentState:
-        return self.select(change(torch.arange(len(self.numbers_RS))).numpy())
+        return self.select(change(torch.arange(len(self.numbers_RX))).numpy())
 
     def form(self) -> Hashable:
         """Texts of one engine can be joined."""
         return "recurrence", id(self.engine)
 
     def join(self, others: Sequence[RecurrentState]) -> RecurrentState:
-        numbers_RS = np.concatenate([one.numbers_RS for one in (self, *others)])
+        numbers_RX = np.concatenate([one.numbers_RX for one in (self, *others)])
         memory = self.memory
         if memory is not NO_MEMORY:
             memory = memory.join([one.memory for one in others])
-        return RecurrentState(self.engine, numbers_RS, memory)
+        return RecurrentState(self.engine, numbers_RX, memory)
 
 
 _NOTHING = np.empty(0, np.int64)
@@ -261,4 +258,3 @@ NO_MEMORY = SourceMemory(np.empty((2, 0, 0), np.float32), _NOTHING, _NOTHING, 0)
 """Of a language model."""
 
 _NO_ARRAYS = NO_MEMORY.arrays()
-_NO_TERMS = np.empty(0, np.float32), _NOTHING, _NOTHING

@@ -44,9 +44,8 @@ class Shape(IntEnum):
     VECTOR = 10
     MIXED = 11
     FEED = 12
-    JOIN = 13
-    BRIDGE = 14
-    OUTPUT = 15  # -1: features are wanted
+    BRIDGE = 13
+    OUTPUT = 14  # -1: features are wanted
 
 
 class Part(IntEnum):
@@ -60,7 +59,7 @@ class Part(IntEnum):
 
 # As plain numbers, which kernels can use:
 (CELL, UNITS, BLOCKS, LAYERS, STATES, SLOTS, WIDTH, TABLE) = range(8)
-(SCORE, QUERY, VECTOR, MIXED, FEED, JOIN, BRIDGE, OUTPUT) = range(8, 16)
+(SCORE, QUERY, VECTOR, MIXED, FEED, BRIDGE, OUTPUT) = range(8, 15)
 INTO, HIDDEN, CANDIDATE, EXTRA = range(4)
 RNN, RNN_RELU, LSTM, LSTM_PEEPHOLE, LSTM_COUPLED, GRU, GRU_AFTER = range(7)
 DOT, ADDITIVE, LOCATION = range(3)
@@ -76,16 +75,16 @@ def make_room(model: Any, rows: int, items: int, results: int, positions: int) -
     units, gates = int(shape[UNITS]), int(shape[UNITS] * shape[BLOCKS])
     width = rounded_up(int(shape[WIDTH]))
     inputs, states = aligned(items * max(width, units)), aligned(items * units)
-    widest = max(width, units, outputs(BRIDGE), outputs(JOIN))
+    widest = max(width, units, outputs(BRIDGE))
     spare = aligned(items * (widest + 4), "uint8"), aligned(items)
     work = aligned(items * gates), aligned(rows * gates), aligned(rows * units)
     attention = aligned(items * units), aligned(items * units), aligned(rounded_up(positions)), aligned(units)
-    ends = aligned(items * outputs(JOIN)), aligned(results * outputs(BRIDGE)), aligned(results * outputs(OUTPUT))
+    ends = aligned(results * outputs(BRIDGE)), aligned(results * outputs(OUTPUT))
     return inputs, states, work, attention, ends, spare
 
 
 @compiled
-def read_tokens(model, embedding, token_N, sizes, state, memory, terms, results, room):  # type: ignore[no-untyped-def]
+def read_tokens(model, embedding, token_N, sizes, state, memory, results, room):  # type: ignore[no-untyped-def]
     """Read tokens: replace the state of each row by the one after them, and write the results.
 
     model     (shape, layers, weights), with the weights of `linear.py`
@@ -93,8 +92,6 @@ def read_tokens(model, embedding, token_N, sizes, state, memory, terms, results,
     state     R · SLOTS numbers: of each layer h, then c if it has one; at the end h~ if it is fed
     memory    (numbers, values_at, places, start_R, count_R): row r attends to the positions start_R[r] … of its
               source; their keys begin at 0 of the numbers, their values at `values_at`, each UNITS wide
-    terms     (lines, first_R, last_R): at step t the line first_R[r] + t, at most last_R[r], is added to what was
-              joined
 
     Results are log-probabilities if the model has an output layer, and features otherwise.
     """
@@ -102,14 +99,14 @@ def read_tokens(model, embedding, token_N, sizes, state, memory, terms, results,
     R, T, M = sizes
     if shape[FEED] >= 0:
         for t in range(T):
-            _advance(model, embedding, token_N, R, T, t, 1, state, memory, terms, room)
+            _advance(model, embedding, token_N, R, T, t, 1, state, memory, room)
     else:
-        _advance(model, embedding, token_N, R, T, 0, T, state, memory, terms, room)
+        _advance(model, embedding, token_N, R, T, 0, T, state, memory, room)
     _finish(model, T - 1 if M == R else 0, T if M == R else 1, M, results, room)
 
 
 @compiled
-def _advance(model, embedding, token_N, R, T, begin, count, state, memory, terms, room):  # type: ignore[no-untyped-def]
+def _advance(model, embedding, token_N, R, T, begin, count, state, memory, room):  # type: ignore[no-untyped-def]
     """All layers for the tokens `begin` … `begin` + `count` of each row: all of them, or one."""
     shape, layers, weights = model
     _, states, (gates, sums, _), (vectors, _, _, _), _, spare = room
@@ -130,7 +127,7 @@ def _advance(model, embedding, token_N, R, T, begin, count, state, memory, terms
         for t in range(begin, begin + count):
             _step(model, number, R, T, t, state, room)
     if shape[SCORE] >= 0:
-        _attend(model, R, T, begin, count, memory, terms, room)
+        _attend(model, R, T, begin, count, memory, room)
         if shape[FEED] >= 0:
             for row in range(R):
                 copy_part(vectors, (row * T + begin) * U, state, row * slots + slots - U, U)
@@ -186,12 +183,11 @@ def _step(model, number, R, T, t, state, room):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _attend(model, R, T, begin, count, memory, terms, room):  # type: ignore[no-untyped-def]
+def _attend(model, R, T, begin, count, memory, room):  # type: ignore[no-untyped-def]
     """The attentional vectors of the tokens `begin` … `begin` + `count` of each row."""
     shape, _, weights = model
-    _, states, _, (vectors, queries, scores, mixture), (joined, _, _), spare = room
+    _, states, _, (vectors, queries, scores, mixture), _, spare = room
     numbers, values_at, places, start_R, count_R = memory
-    lines, first_R, last_R = terms
     U, kind = shape[UNITS], shape[SCORE]
     first, step, items = begin, T, R
     if count == T:
@@ -208,24 +204,16 @@ def _attend(model, R, T, begin, count, memory, terms, room):  # type: ignore[no-
             asking = states if kind == DOT else queries
             attend_to_source(asking, n * U, source, vector, U, scores, mixture)
             add_tanh(vectors, n * U, mixture, U)
-    if shape[JOIN] >= 0:
-        D = weights[LINEARS][shape[JOIN], OUTPUTS]
-        apply_linear(weights, shape[JOIN], vectors, first * U, step * U, joined, first * D, step * D, items, spare)
-        for row in range(R):
-            for t in range(begin, begin + count):
-                add_part(joined, (row * T + t) * D, lines, min(first_R[row] + t, last_R[row]) * D, D)
 
 
 @compiled
 def _finish(model, first, step, M, results, room):  # type: ignore[no-untyped-def]
     """Bridge and output layer of M items."""
     shape, _, weights = model
-    _, states, _, (vectors, _, _, _), (joined, bridged, logits), spare = room
+    _, states, _, (vectors, _, _, _), (bridged, logits), spare = room
     features, width = states, shape[UNITS]
     if shape[SCORE] >= 0:
         features = vectors
-    if shape[JOIN] >= 0:
-        features, width = joined, weights[LINEARS][shape[JOIN], OUTPUTS]
     if shape[BRIDGE] >= 0:
         narrow = weights[LINEARS][shape[BRIDGE], OUTPUTS]
         apply_linear(weights, shape[BRIDGE], features, first * width, step * width, bridged, 0, narrow, M, spare)

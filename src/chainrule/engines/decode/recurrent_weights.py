@@ -37,7 +37,6 @@ class AttentionWeights:
     query: Linear | None = None  # additive, location: what is applied to h before the score
     vector_X: Array | None = None  # additive
     feed_GU: Array | None = None  # input feeding: weights of h~ of the step before; None: without
-    join: Linear | None = None  # applied to h~; a term of the position is added
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,4 @@ class RecurrentWeights:
         """Width of the features for the output layer."""
         if self.bridge is not None:
             return len(self.bridge.weight_XD)
-        if self.attention is not None and self.attention.join is not None:
-            return len(self.attention.join.weight_XD)
         return self.units
