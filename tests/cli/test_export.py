@@ -18,7 +18,7 @@ from chainrule.interop.formats import export
 TEXT = "the cat sat on the mat\na dog ran to the cat\nthe dog sat\n" * 4
 Call = Callable[..., tuple[int, str, str]]
 
-KNOWN = "arpa, ctranslate2, hf, onnx, word2vec"
+KNOWN = "arpa, ctranslate2, hf, onnx, run, word2vec"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chainrule.errors import ConfigError
+from chainrule.errors import ConfigError, DataError
 from chainrule.interop.arpa.runs import ARPA
 from chainrule.interop.common import Format
 from chainrule.interop.ctranslate2.runs import CTRANSLATE2
@@ -61,7 +61,8 @@ def test_folders_and_packages_are_of_hugging_face(tmp_path: Path, monkeypatch: p
 
 def test_anything_else_is_left_to_the_arpa_reader(tmp_path: Path) -> None:
     assert detect_format(tmp_path / "missing.arpa") is ARPA
-    assert detect_format("no-such-package") is ARPA
+    with pytest.raises(DataError, match="there is no file, folder or installed package .no-such-package."):
+        detect_format("no-such-package")
 
 
 def test_a_folder_without_a_configuration_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
@@ -12,7 +13,6 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
-import chainrule.types as contract
 from builders import small_model, small_translator, some_tokens
 from chainrule.checkpoint.build import load_weights, weights_of
 from chainrule.layers.encoders.build import make_encoder
@@ -31,8 +31,9 @@ def small(name: str) -> Any:
 def declared(kind: type) -> dict[str, Any]:
     """The attributes that a class declares, and the types of its properties."""
     properties = {name: value for name, value in vars(kind).items() if isinstance(value, property)}
-    types_of = {name: get_type_hints(value.fget, globalns=vars(contract) | NAMES) for name, value in properties.items()}
-    hints = get_type_hints(kind, globalns=vars(contract) | NAMES)
+    names = {**vars(sys.modules[kind.__module__]), **NAMES}
+    types_of = {name: get_type_hints(value.fget, globalns=names) for name, value in properties.items()}
+    hints = get_type_hints(kind, globalns=names)
     return {**hints, **{name: hint["return"] for name, hint in types_of.items()}}
 
 
