@@ -61,7 +61,7 @@ def test_folders_and_packages_are_of_hugging_face(tmp_path: Path, monkeypatch: p
 
 def test_anything_else_is_left_to_the_arpa_reader(tmp_path: Path) -> None:
     assert detect_format(tmp_path / "missing.arpa") is ARPA
-    with pytest.raises(DataError, match="there is no file, folder or installed package .no-such-package."):
+    with pytest.raises(DataError, match="there is no file, folder or installed package 'no-such-package'"):
         detect_format("no-such-package")
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from builders import rows_by_steps, small_model, some_tokens, some_vocabulary
 from chainrule.checkpoint.build import adjust
+from chainrule.engines.decode.recurrent import RecurrentState
 from chainrule.errors import ConfigError
 from chainrule.evaluation.perplexity import evaluate_tokens
 from chainrule.experiments.mix_temperature import fit_temperature
@@ -343,8 +344,8 @@ def test_the_eos_before_a_text_is_not_counted_and_the_others_are() -> None:
 
 def test_the_network_reads_once_for_itself_and_its_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     part, calls = small_model("lstm"), []
-    forward = part.features.forward
-    monkeypatch.setattr(part.features, "forward", lambda *given: calls.append(1) or forward(*given))
+    run = RecurrentState._run
+    monkeypatch.setattr(RecurrentState, "_run", lambda *given: calls.append(1) or run(*given))
     caches = tuple(ContinuousCacheConfig(part=0, theta=theta) for theta in (0.1, 0.2, 0.3))
     model, tokens_BT = mixture(part, caches=caches), some_tokens(2, LONG)
     model.log_probs(tokens_BT)

@@ -29,6 +29,8 @@ class ShardUnit:
     If a model is divided among processes, the weights of such a module are gathered for its calls alone.
     """
 
+    divided = False  # whether they are: compiled kernels may not hold on to them then
+
     def bind(self) -> None:
         """Take up the parameters anew; called before each call of a module whose parameters are gathered for it."""
 

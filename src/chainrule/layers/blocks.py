@@ -131,7 +131,7 @@ class Block(ShardUnit, nn.Module):
         norm_attention, norm_source, norm_feedforward = self.norms
         assert norm_attention is not None
         assert norm_feedforward is not None
-        fused = self.fusible and fused_kernels_support(stream_ND)
+        fused = self.fusible and not self.divided and fused_kernels_support(stream_ND)
         if fused and self.attends_to_all and causal and cache is None and mask is None and self._fits(stream_ND, batch):
             stream_ND = self._attend_fused(stream_ND, batch)
         else:

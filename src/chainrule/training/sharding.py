@@ -45,6 +45,7 @@ class ShardedPlacement(Placement):
         mesh = init_device_mesh(device.type, (processes.world,))
         for unit in [unit for unit in model.modules() if isinstance(unit, ShardUnit)]:
             fully_shard(unit, mesh=mesh)
+            unit.divided = True
             unit.register_forward_pre_hook(lambda unit, inputs: unit.bind())  # after the hook that gathers
         fully_shard(model, mesh=mesh, reshard_after_forward=False)  # the output layer computes after the forward pass
         for part in _parts(model):

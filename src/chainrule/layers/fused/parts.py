@@ -1,7 +1,7 @@
 """When the fused parts of a block can be used, and what they share.
 
-They are for training on one core in float32, where torch's operations between the products take about half of the time of a
-step. The products are torch's; the rest is compiled (`engines/fused/kernels.py`) and runs on one core.
+They are for training on one core in float32, where torch's operations between the products take about half of the time
+of a step. The products are torch's; the rest is compiled (`engines/fused/kernels.py`) and runs on one core.
 """
 
 from __future__ import annotations
