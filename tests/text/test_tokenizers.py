@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from chainrule.errors import ConfigError, DataError, TokenizerError
 from chainrule.registry import TOKENIZERS
 from chainrule.text import Tokenizer, load_tokenizer, text_of, train_tokenizer
+from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
 from chainrule.text.tokenizers.spans import spans_by_search
 from chainrule.text.tokenizers.subword import default_vocab_size
 from chainrule.text.tokenizers.vocabulary import count_parts
@@ -399,3 +400,14 @@ def test_tokens_that_are_not_in_the_text_share_what_lies_between() -> None:
     assert spans_by_search("A ﬁne x", ["a", " fi", "ne", " x"]) == [(0, 3), (0, 3), (3, 5), (5, 7)]
     assert spans_by_search("ab", ["a", "z"]) == [(0, 1), (1, 2)]
     assert spans_by_search("  a", [" ", "a"]) == [(0, 1), (1, 3)]
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "WordLevel"])
+def test_a_huggingface_tokeniser_without_its_unknown_token_is_refused(kind: str) -> None:
+    model = {"type": kind, "unk_token": "[UNK]", "vocab": {"[SEP]": 0, "the": 1}}
+    model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100} if kind == "WordPiece" else {}
+    content = {"version": "1.0", "added_tokens": [], "model": model, "pre_tokenizer": {"type": "Whitespace"}}
+    with pytest.raises(TokenizerError, match=r"the tokeniser has no token \[UNK\], which its unknown words need"):
+        HuggingFaceTokenizer(json.dumps(content).encode())
+    model["vocab"] = {"[SEP]": 0, "the": 1, "[UNK]": 2}
+    assert HuggingFaceTokenizer(json.dumps(content).encode()).encode("the dog") == [1, 2]

@@ -27,6 +27,9 @@ END_TOKENS = ("</s>", "<|endoftext|>", "[SEP]", "<eos>")
 NEWLINE = "Ċ"
 """The newline in the alphabet of byte-level tokenisers."""
 
+WHOLE_WORDS = ("WordPiece", "WordLevel")
+"""Models that cannot write every word without a token for unknown ones."""
+
 MAX_HELD = 1 << 24
 """Characters without a safe place to cut, after which a text is cut anywhere."""
 
@@ -70,6 +73,11 @@ class HuggingFaceTokenizer(Tokenizer):
     def _unknown(self) -> int | None:
         name = getattr(self._tokenizer.model, "unk_token", None)
         unk: int | None = self._tokenizer.token_to_id(name) if name else getattr(self._tokenizer.model, "unk_id", None)
+        if name and unk is None and type(self._tokenizer.model).__name__ in WHOLE_WORDS:
+            raise TokenizerError(
+                f"the tokeniser has no token {name}, which its unknown words need: expected it in the vocabulary of "
+                "the tokenizer.json; save it again."
+            )
         return unk
 
     @classmethod
