@@ -114,6 +114,7 @@ def _make_config(imported: ImportedModel) -> RunConfig:
 
 def _make_model(config: RunConfig, imported: ImportedModel, weights: FolderWeights) -> nn.Module:
     """The model with the weights of the folder."""
+    _check_vocabulary(imported, weights.file)
     with torch.device("meta"):  # takes no memory, whatever sizes config.json claims
         _check_shapes(build_model(config, _make_vocabulary(imported)), imported.weights, weights.file)
     torch.manual_seed(config.seed)  # for the weights that the folder lacks
@@ -133,6 +134,15 @@ def _check_shapes(model: nn.Module, found: Mapping[str, Tensor], file: Path) -> 
     for name, own in model.state_dict().items():
         if name in found and found[name].shape != own.shape:
             raise shape_error(file, name, found[name].shape, f"expected {list(own.shape)}")
+
+
+def _check_vocabulary(imported: ImportedModel, file: Path) -> None:
+    """Refuse a vocabulary that no matrix of the file can have, before memory is allocated for it."""
+    rows = max((len(tensor) for tensor in imported.weights.values() if tensor.dim()), default=0)
+    if (size := imported.tokenizer.vocab_size) > 2 * rows + 1000:
+        raise ConfigError(
+            f"{CONFIG} has a vocabulary of {size} tokens, but no matrix of {file} has more than {rows} rows"
+        )
 
 
 def _make_vocabulary(imported: ImportedModel) -> Vocabulary:

@@ -73,7 +73,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def _unknown(self) -> int | None:
         name = getattr(self._tokenizer.model, "unk_token", None)
         unk: int | None = self._tokenizer.token_to_id(name) if name else getattr(self._tokenizer.model, "unk_id", None)
-        if name and unk is None and type(self._tokenizer.model).__name__ in WHOLE_WORDS:
+        own = self._tokenizer.get_vocab(with_added_tokens=False)
+        if name and name not in own and type(self._tokenizer.model).__name__ in WHOLE_WORDS:
             raise TokenizerError(
                 f"the tokeniser has no token {name}, which its unknown words need: expected it in the vocabulary of "
                 "the tokenizer.json; save it again."
@@ -93,9 +94,14 @@ class HuggingFaceTokenizer(Tokenizer):
             return self._without_eos(self._tokenizer.encode(line, add_special_tokens=False))
         except TypeError:
             raise not_unicode(line) from None
+        except BaseException as error:
+            raise _unusable(error) from None
 
     def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:
-        encodings = self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
+        try:
+            encodings = self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
+        except BaseException as error:
+            raise _unusable(error) from None
         return [self._without_eos(encoding) for encoding in encodings]
 
     def _without_eos(self, encoding: Any) -> list[int]:
@@ -247,3 +253,10 @@ def _safe_cut(text: str) -> int:
     while at > 0 and text[at - 1].isspace():
         at = text.rfind("\n", 0, at)
     return max(0, at)
+
+
+def _unusable(error: BaseException) -> BaseException:
+    """A message for what the tokenizers library, in Rust, raises as a plain Exception; other errors stay themselves."""
+    if type(error) is not Exception:
+        return error
+    return TokenizerError(f"the tokenizer.json cannot tokenise this text ({error}); save it again.")
