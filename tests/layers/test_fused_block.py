@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from chainrule.base.kernels import kernels_suspended
+from chainrule.engines.fused.attention import BLOCK
 from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.blocks import Block, BlockShape
 from chainrule.layers.fused import attention
@@ -27,12 +28,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def made_block(*, rotary: bool = True, dropout: float = 0.0, scale: float | None = None) -> Block:
+def made_block(
+    *, rotary: bool = True, dropout: float = 0.0, scale: float | None = None, head: int = WIDTH // HEADS
+) -> Block:
     torch.manual_seed(3)
     shape = BlockShape(
-        width=WIDTH, heads=HEADS, inner=40, dropout=dropout, attention_dropout=dropout, scale=scale, eps=1e-3
-    )
-    block = Block(shape, Rotary(600, WIDTH // HEADS) if rotary else None)
+        width=WIDTH, heads=HEADS, inner=40, dropout=dropout, attention_dropout=dropout, scale=scale, eps=1e-3,
+        head_width=head,
+    )  # fmt: skip
+    block = Block(shape, Rotary(600, head) if rotary else None)
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return block
@@ -55,7 +59,7 @@ def assert_near(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 @pytest.mark.parametrize("rotary", [True, False])
-@pytest.mark.parametrize(("rows", "length"), [(3, 1), (2, 7), (1, attention.BLOCK), (2, 2 * attention.BLOCK + 5)])
+@pytest.mark.parametrize(("rows", "length"), [(3, 1), (2, 7), (1, BLOCK), (2, 2 * BLOCK + 5)])
 def test_a_fused_block_equals_torch_in_double_precision(rotary: bool, rows: int, length: int) -> None:
     block = made_block(rotary=rotary, scale=None if rotary else 0.3)
     stream_ND = torch.randn(rows * length, WIDTH)
@@ -63,7 +67,13 @@ def test_a_fused_block_equals_torch_in_double_precision(rotary: bool, rows: int,
     assert_near(gradients(block, stream_ND, rows), gradients(copy.deepcopy(block).double(), stream_ND.double(), rows))
 
 
-@pytest.mark.parametrize("length", [9, attention.BLOCK + 3])
+@pytest.mark.parametrize("head", [2, 16, 20, 32, 48, 66])
+def test_heads_of_any_width(head: int) -> None:
+    block, stream_ND = made_block(head=head), torch.randn(2 * 40, WIDTH)
+    assert_near(gradients(block, stream_ND, 2), gradients(copy.deepcopy(block).double(), stream_ND.double(), 2))
+
+
+@pytest.mark.parametrize("length", [9, BLOCK + 3])
 def test_dropout_draws_the_same_masks_as_torch(length: int) -> None:
     block, stream_ND = made_block(dropout=0.3), torch.randn(2 * length, WIDTH)
     torch.manual_seed(8)
@@ -83,13 +93,12 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, kind: type[torch.autograd.Funct
     return calls
 
 
-def test_masks_caches_and_long_rows_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_and_caches_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     block, calls = made_block(), count_calls(monkeypatch, attention.FusedAttention)
     stream_ND = torch.randn(2 * 6, WIDTH, requires_grad=True)
     block(stream_ND, 2, mask=torch.ones(1, 1, 6, 6, dtype=torch.bool))
     block(stream_ND, 2, causal=False)
     block(stream_ND, 2, block.start(2, 8, stream_ND))
-    block(torch.randn(attention.LONGEST + 1, WIDTH, requires_grad=True), 1)
     LinearBlock(block.shape)(stream_ND, 2)
     with torch.no_grad():
         block(stream_ND, 2)

@@ -26,7 +26,7 @@ from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.attention.self_attention import attend, self_weights
 from chainrule.layers.attention.source_memory import SourceMemory, attend_source
 from chainrule.layers.dropout import dropout, dropout_mask
-from chainrule.layers.fused.attention import LONGEST, FusedAttention, Heads
+from chainrule.layers.fused.attention import FusedAttention, Heads, attend_fused
 from chainrule.layers.fused.feedforward import FusedFeedforward
 from chainrule.layers.fused.parts import fused_kernels_support
 from chainrule.layers.squared_relu import squared_relu
@@ -132,7 +132,7 @@ class Block(ShardUnit, nn.Module):
         assert norm_attention is not None
         assert norm_feedforward is not None
         fused = self.fusible and not self.divided and fused_kernels_support(stream_ND)
-        if fused and self.attends_to_all and causal and cache is None and mask is None and self._fits(stream_ND, batch):
+        if fused and self.attends_to_all and causal and cache is None and mask is None:
             stream_ND = self._attend_fused(stream_ND, batch)
         else:
             inputs_ND = norm_attention(stream_ND) if self.pre else stream_ND
@@ -149,9 +149,39 @@ class Block(ShardUnit, nn.Module):
             return stream_ND + self._feedforward(norm_feedforward(stream_ND)), cache
         return norm_feedforward(stream_ND + self._feedforward(stream_ND)), cache
 
+    def newer(self, stream_ND: Tensor, batch: int, keep: int) -> Tensor:
+        """The stream after this block at the positions of each row after the first `keep`, without a past."""
+        if not self._attends_by_kernel(stream_ND):
+            after_ND, _ = self(stream_ND, batch)
+            return _newer(after_ND, batch, keep)
+        norm_attention, _, norm_feedforward = self.norms
+        assert norm_attention is not None
+        assert norm_feedforward is not None
+        inputs_ND = norm_attention(stream_ND) if self.pre else stream_ND
+        mixed_ND = self._attend_whole(inputs_ND, batch, keep)
+        stream_ND = _newer(stream_ND, batch, keep)
+        if self.pre:
+            stream_ND = stream_ND + mixed_ND
+            return stream_ND + self._feedforward(norm_feedforward(stream_ND))
+        stream_ND = norm_attention(stream_ND + mixed_ND)
+        return norm_feedforward(stream_ND + self._feedforward(stream_ND))
+
+    def _attends_by_kernel(self, stream_ND: Tensor) -> bool:
+        """Whether the kernel of one core computes causal self-attention here, if it has neither mask nor past."""
+        single = inference_kernel_supports(stream_ND) and torch.get_num_threads() == 1
+        return single and self.attends_to_all and not self.training
+
+    def _attend_whole(self, inputs_ND: Tensor, batch: int, keep: int = 0) -> Tensor:
+        """Causal self-attention without a past, by the kernel, for the positions after the first `keep`."""
+        into, out = self.attention_parameters
+        mixed_NX, _ = attend_fused(F.linear(inputs_ND, *into), self._heads(inputs_ND, batch), keep=keep)
+        return F.linear(mixed_NX, *out)
+
     def _attend(
         self, inputs_ND: Tensor, batch: int, cache: State, mask: Tensor | None, causal: bool
     ) -> tuple[Tensor, State]:
+        if causal and cache is None and mask is None and self._attends_by_kernel(inputs_ND):
+            return self._attend_whole(inputs_ND, batch), None
         rate = self.shape.attention_dropout if self.training else 0.0
         into, out = self.attention_parameters
         mixed_NX, cache = attend(
@@ -186,21 +216,22 @@ class Block(ShardUnit, nn.Module):
 
     # The same in one core's kernels, with gradients
 
-    def _fits(self, stream_ND: Tensor, batch: int) -> bool:
-        return len(stream_ND) // batch <= LONGEST
-
     def _attend_fused(self, stream_ND: Tensor, batch: int) -> Tensor:
         (into, _), (out, _) = self.attention_parameters
-        T, E = len(stream_ND) // batch, self.shape.attention_width // self.heads
-        scale = E**-0.5 if self.shape.scale is None else self.shape.scale
-        none = stream_ND.new_empty(0, 0)
-        tables = (none, none) if self.rotary is None else (self.rotary.cos_CE[:T], self.rotary.sin_CE[:T])
-        how, rate = Heads(batch, self.heads, scale, *tables), self.shape.attention_dropout if self.training else 0.0
+        T, rate = len(stream_ND) // batch, self.shape.attention_dropout if self.training else 0.0
+        how = self._heads(stream_ND, batch)
         kept_BHTT = dropped_weights((batch, self.heads, T, T), rate, stream_ND) if rate else None
         summed: Tensor = FusedAttention.apply(
             stream_ND, self.norm_attention.weight, into, out, self.shape.eps, how, kept_BHTT, self._mask(stream_ND)
         )
         return summed
+
+    def _heads(self, stream_ND: Tensor, batch: int) -> Heads:
+        T, E = len(stream_ND) // batch, self.shape.attention_width // self.heads
+        scale = E**-0.5 if self.shape.scale is None else self.shape.scale
+        none = stream_ND.new_empty(0, 0)
+        tables = (none, none) if self.rotary is None else (self.rotary.cos_CE[:T], self.rotary.sin_CE[:T])
+        return Heads(batch, self.heads, scale, *tables)
 
     def _feed_fused(self, stream_ND: Tensor) -> Tensor:
         (widen, _), (narrow, _) = self.feedforward_parameters
@@ -245,6 +276,11 @@ class Block(ShardUnit, nn.Module):
         B, S, _ = encoded_BSD.shape
         key_BHSE, value_BHSE = pairs.view(B, S, 2, self.heads, -1).permute(2, 0, 3, 1, 4).contiguous().unbind(0)
         return key_BHSE, value_BHSE
+
+
+def _newer(stream_ND: Tensor, batch: int, keep: int) -> Tensor:
+    """The positions of each row after the first `keep`."""
+    return stream_ND.view(batch, -1, stream_ND.shape[1])[:, keep:].flatten(0, 1)
 
 
 def _parameters(*layers: nn.Linear) -> list[tuple[Tensor, Tensor | None]]:

@@ -55,6 +55,11 @@ class FeatureLayer(nn.Module):
         """Read T more embeddings -> features BTD and the state after them. None: no past, and no state is needed."""
         raise TypeError(f"{type(self).__name__} must define forward")
 
+    def newer(self, embedded_BTD: Tensor, keep: int) -> Tensor:
+        """The features at the positions after the first `keep`, without a past."""
+        features_BTD: Tensor = self(embedded_BTD, None)[0][:, keep:]
+        return features_BTD
+
     def attention_weights(self, embedded_BTD: Tensor) -> list[Tensor] | None:
         """The weights of causal attention in each layer, for whole rows, BHTT each; None: it has no attention."""
         return None

@@ -146,7 +146,10 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
 
     def _read(self, tokens_BT: Tensor, features: State) -> tuple[Tensor, State]:
         hidden_BTD, features = self.features(self._embed(tokens_BT), features)
-        return self._drop(hidden_BTD if self.bridge is None else self.bridge(hidden_BTD)), features
+        return self._after_features(hidden_BTD), features
+
+    def _after_features(self, hidden_BTD: Tensor) -> Tensor:
+        return self._drop(hidden_BTD if self.bridge is None else self.bridge(hidden_BTD))
 
     def _drop(self, inputs_BTD: Tensor) -> Tensor:
         return drop(inputs_BTD, self.config.dropout, training=self.training, locked=self.config.variational)
@@ -308,9 +311,11 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
         stride = self.window - keep
         parts = [self._read(tokens_BT[:, :room], state.features)[0]] if room else []
         stream_BT = torch.cat([state.recent_BL, tokens_BT], 1)[:, stride:]  # starts where the next window starts
-        whole = (stream_BT.shape[1] - keep - 1) // stride  # windows that are filled and followed by another token
+        whole, left = divmod(stream_BT.shape[1] - keep, stride)  # windows that are filled, and tokens after them
         if whole:
             parts.append(self._read_windows(stream_BT[:, : keep + whole * stride], keep, whole))
+        if not left:  # the next token starts a new window, so the features need no state
+            return torch.cat(parts, 1), Prefix(None, stream_BT[:, -self.window :], None)
         rest_BT = stream_BT[:, whole * stride :]
         last = Prefix(self.features.start(rest_BT.shape[0]), rest_BT[:, :0], None)
         hidden_BTD, last = self._extend(last, rest_BT)
@@ -322,8 +327,8 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
         B, stride = stream_BT.shape[0], self.window - keep
         windows_NL = stream_BT.unfold(1, self.window, stride).reshape(B * count, self.window)
         parts = windows_NL.split(max(1, TOKENS_PER_PASS // self.window))
-        hidden = torch.cat([self._read(windows_ML, None)[0][:, keep:] for windows_ML in parts])
-        return hidden.reshape(B, count * stride, -1)
+        hidden = torch.cat([self.features.newer(self._embed(windows_ML), keep) for windows_ML in parts])
+        return self._after_features(hidden.reshape(B, count * stride, -1))
 
 
 def language_model(

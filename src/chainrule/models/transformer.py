@@ -110,6 +110,13 @@ class Transformer(TransformerStack, FeatureLayer):
         stream_ND, caches = self.run_blocks(stream_ND, embedded_BTD.shape[0], state)
         return self.norm(stream_ND).view(embedded_BTD.shape), caches if state is not None else None
 
+    def newer(self, embedded_BTD: Tensor, keep: int) -> Tensor:
+        B, stream_ND = len(embedded_BTD), self.add_positions(embedded_BTD, 0).flatten(0, 1)
+        for block in self.block_list[:-1]:
+            stream_ND, _ = block(stream_ND, B)
+        features_ND: Tensor = self.norm(self.block_list[-1].newer(stream_ND, B, keep))
+        return features_ND.view(B, -1, self.width)
+
     def attention_weights(self, embedded_BTD: Tensor) -> list[Tensor]:
         stream_ND, weights = self.add_positions(embedded_BTD, 0).flatten(0, 1), []
         for block in self.block_list:

@@ -73,6 +73,7 @@ add_vectors = _make_map(lambda builder, x, y, a, b: builder.fadd(x, y))
 copy_vectors = _make_map(lambda builder, x, y, a, b: x)
 scale_vectors = _make_map(lambda builder, x, y, a, b: builder.fmul(x, a))
 subtract_vectors = _make_map(lambda builder, x, y, a, b: builder.fsub(x, a))
+weigh_differences = _make_map(lambda builder, x, y, a, b: builder.fmul(y, builder.fsub(x, a)))
 normalise_vectors = _make_map(_normalised)
 round_vectors = _make_map(_rounded)
 

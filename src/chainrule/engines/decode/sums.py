@@ -21,6 +21,7 @@ from chainrule.engines.decode.vectors import (
     add_halves,
     call,
     constant,
+    larger,
     load,
     loop,
     multiply_add,
@@ -46,8 +47,8 @@ def _equal(value: float) -> Any:
 
 def _exponential(builder: Any, x: Any) -> Any:
     """e^x of each lane: an integer power of 2, written into the exponent, times a series."""
-    bounded = call(builder, f"llvm.maxnum.v{LANES}f32", FLOATS, [x, _equal(SMALLEST)])
-    bounded = call(builder, f"llvm.minnum.v{LANES}f32", FLOATS, [bounded, _equal(LARGEST)])
+    bounded = larger(builder, x, _equal(SMALLEST))
+    bounded = builder.select(builder.fcmp_ordered("<", bounded, _equal(LARGEST)), bounded, _equal(LARGEST))
     scaled = multiply_add(builder, bounded, _equal(LOG2_E), _equal(0.5))
     whole = call(builder, f"llvm.floor.v{LANES}f32", FLOATS, [scaled])
     r = multiply_add(builder, whole, _equal(-LN2_HIGH), bounded)

@@ -92,15 +92,25 @@ def loop(builder: Any, count: Any, zeros: Sequence[Any], body: Callable[[Any, li
     return new
 
 
+def larger(builder: Any, left: Any, right: Any) -> Any:
+    """The larger of each pair, or the right one if the left is not a number. `maxnum` takes three instructions."""
+    return builder.select(builder.fcmp_ordered(">", left, right), left, right)
+
+
 def add_halves(builder: Any, total: Any) -> Any:
     """The sum of the lanes: halves are added to halves."""
+    return fold_halves(builder, total, builder.fadd)
+
+
+def fold_halves(builder: Any, total: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    """All lanes combined, halves with halves."""
     width = LANES
     while width > 1:
         width //= 2
         halves = (ir.Constant(ir.VectorType(INT, width), [k + s for k in range(width)]) for s in (0, width))
         empty = ir.Constant(total.type, ir.Undefined)
         low, high = (builder.shuffle_vector(total, empty, half) for half in halves)
-        total = builder.fadd(low, high)
+        total = combine(low, high)
     return builder.extract_element(total, ir.Constant(INT, 0))
 
 
@@ -243,11 +253,11 @@ def _make_largest(*, sizes: bool) -> Any:
             vector = load(builder, builder.gep(start, [builder.mul(index, constant(LANES))]), FLOATS, 0)
             if sizes:
                 vector = call(builder, f"llvm.fabs.v{LANES}f32", FLOATS, [vector])
-            return [call(builder, f"llvm.maxnum.v{LANES}f32", FLOATS, [totals[0], vector])]
+            return [larger(builder, vector, totals[0])]
 
         lowest = ir.Constant(FLOATS, [float("-inf")] * LANES)
         (total,) = loop(builder, arguments[2], [lowest], body)
-        return call(builder, f"llvm.vector.reduce.fmax.v{LANES}f32", FLOAT, [total])
+        return fold_halves(builder, total, lambda left, right: larger(builder, left, right))
 
     def largest(typing, values, at, count):  # type: ignore[no-untyped-def]
         return types.float32(values, types.int64, types.int64), generate

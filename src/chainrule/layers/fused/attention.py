@@ -2,26 +2,22 @@
 
     x + W_out·mix(softmax(q·k), v), with q, k, v = W_in·norm(x), queries and keys rotated
 
-Queries are processed in blocks, each with the keys up to its end, so that little is computed for positions that a query
-does not see. The weights of attention are kept for the backward pass, which bounds the length of a row.
+Nothing of the size of the weights of attention is kept, unless they have dropout, whose mask is.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from chainrule.engines.fused import kernels
+from chainrule.engines.fused.attention import attend, attend_backward, buffers
 from chainrule.layers.fused.parts import add_product, normalise, normalise_backward
 
-LONGEST = 512
-"""Positions of a row up to which its weights of attention are kept: 512 take less memory than the other activations."""
-
-BLOCK = 64
-"""Queries of a block."""
+NO_MASK = np.empty((0, 0, 0, 0), np.float32)
 
 
 class Heads(NamedTuple):
@@ -32,6 +28,25 @@ class Heads(NamedTuple):
     scale: float
     cos_TE: Tensor  # of rotary positions; empty: no rotation
     sin_TE: Tensor
+
+    def arguments(self) -> tuple[Any, ...]:
+        """The same for a kernel."""
+        return self.rows, self.heads, np.float32(self.scale), self.cos_TE.numpy(), self.sin_TE.numpy()
+
+    def buffers(self, projected_NX: Tensor) -> tuple[np.ndarray[Any, Any], ...]:
+        return buffers(len(projected_NX) // self.rows, projected_NX.shape[1] // (3 * self.heads))
+
+
+def attend_fused(
+    projected_NX: Tensor, how: Heads, kept_BHTT: Tensor | None = None, keep: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The mixed values of the positions of each row after the first `keep`, NX, and log Σ exp of their scores, BHT."""
+    N, width = projected_NX.shape
+    mixed_NX = projected_NX.new_empty(N - how.rows * keep, width // 3)
+    log_sum_BHT = projected_NX.new_empty(how.rows, how.heads, N // how.rows)
+    mask, room = NO_MASK if kept_BHTT is None else kept_BHTT.numpy(), how.buffers(projected_NX)
+    attend(projected_NX.numpy(), *how.arguments(), mask, keep, room, mixed_NX.numpy(), log_sum_BHT.numpy())
+    return mixed_NX, log_sum_BHT
 
 
 class FusedAttention(torch.autograd.Function):
@@ -49,25 +64,12 @@ class FusedAttention(torch.autograd.Function):
         kept_BHTT: Tensor | None,
         kept_ND: Tensor | None,
     ) -> Tensor:
-        B, H = how.rows, how.heads
-        T, E = len(stream_ND) // B, len(into_XD) // (3 * H)
         normed_ND, mean_N, factor_N = normalise(stream_ND, norm_D, eps)
         projected_NX = torch.mm(normed_ND, into_XD.t())
-        query_BHTE, value_BHTE = stream_ND.new_empty(B, H, T, E), stream_ND.new_empty(B, H, T, E)
-        key_BHET = stream_ND.new_empty(B, H, E, T)
-        parts = query_BHTE.numpy(), key_BHET.numpy(), value_BHTE.numpy()
-        kernels.split_heads(projected_NX.numpy(), how.cos_TE.numpy(), how.sin_TE.numpy(), how.scale, *parts)
-        mixed_NX = stream_ND.new_empty(B * T, H * E)
-        mixed_BTHE, weights = mixed_NX.view(B, T, H, E), []
-        for begin, end in _blocks(T):
-            weights_BHQL = _product(query_BHTE[:, :, begin:end], key_BHET[..., :end])
-            kernels.causal_softmax(weights_BHQL.numpy(), begin)
-            weights.append(weights_BHQL)
-            used_BHQL = _kept(weights_BHQL, kept_BHTT, begin, end)
-            mixed_BTHE[:, begin:end] = _product(used_BHQL, value_BHTE[:, :, :end]).transpose(1, 2)
+        mixed_NX, log_sum_BHT = attend_fused(projected_NX, how, kept_BHTT)
         ctx.save_for_backward(
-            stream_ND, norm_D, into_XD, out_DX, normed_ND, mean_N, factor_N, query_BHTE, key_BHET, value_BHTE,
-            mixed_NX, kept_BHTT, kept_ND, *weights,
+            stream_ND, norm_D, into_XD, out_DX, normed_ND, mean_N, factor_N, projected_NX, mixed_NX, log_sum_BHT,
+            kept_BHTT, kept_ND,
         )  # fmt: skip
         ctx.how = how
         return add_product(stream_ND, mixed_NX, out_DX, kept_ND)
@@ -75,54 +77,17 @@ class FusedAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor | None, ...]:
-        (stream_ND, norm_D, into_XD, out_DX, normed_ND, mean_N, factor_N, query_BHTE, key_BHET, value_BHTE,
-         mixed_NX, kept_BHTT, kept_ND, *weights) = ctx.saved_tensors  # fmt: skip
+        (stream_ND, norm_D, into_XD, out_DX, normed_ND, mean_N, factor_N, projected_NX, mixed_NX, log_sum_BHT,
+         kept_BHTT, kept_ND) = ctx.saved_tensors  # fmt: skip
         grad_ND, how = grad_ND.contiguous(), ctx.how
-        B, H, T, E = query_BHTE.shape
         added_ND = grad_ND if kept_ND is None else grad_ND * kept_ND
         out_grad_DX = torch.mm(added_ND.t(), mixed_NX)
-        mixed_BHTE = torch.mm(added_ND, out_DX).view(B, T, H, E).transpose(1, 2).contiguous()
-        grads = _backward_of_mixing(mixed_BHTE, query_BHTE, key_BHET, value_BHTE, weights, kept_BHTT)
-        projected_NX = torch.empty(B * T, 3 * H * E)
-        tables = how.cos_TE.numpy(), how.sin_TE.numpy()
-        kernels.join_heads(*(part.numpy() for part in grads), *tables, how.scale, projected_NX.numpy())
-        into_grad_XD = torch.mm(projected_NX.t(), normed_ND)
-        stream_grad_ND = torch.mm(projected_NX, into_XD)
+        mixed_grad_NX = torch.mm(added_ND, out_DX)
+        projected_grad_NX = torch.empty_like(projected_NX)
+        arrays = mixed_NX.numpy(), log_sum_BHT.numpy(), mixed_grad_NX.numpy()
+        mask, room = NO_MASK if kept_BHTT is None else kept_BHTT.numpy(), how.buffers(projected_NX)
+        attend_backward(projected_NX.numpy(), *how.arguments(), mask, *arrays, room, projected_grad_NX.numpy())
+        into_grad_XD = torch.mm(projected_grad_NX.t(), normed_ND)
+        stream_grad_ND = torch.mm(projected_grad_NX, into_XD)
         norm_grad_D = normalise_backward(stream_ND, norm_D, mean_N, factor_N, stream_grad_ND, grad_ND)
         return stream_grad_ND, norm_grad_D, into_grad_XD, out_grad_DX, None, None, None, None
-
-
-def _backward_of_mixing(
-    mixed_BHTE: Tensor,
-    query_BHTE: Tensor,
-    key_BHET: Tensor,
-    value_BHTE: Tensor,
-    weights: list[Tensor],
-    kept_BHTT: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of queries, keys and values, BHTE each, given that of the mixed values."""
-    query_grad_BHTE, key_grad_BHTE, value_grad_BHTE = (torch.zeros_like(query_BHTE) for _ in range(3))
-    for (begin, end), weights_BHQL in zip(_blocks(query_BHTE.shape[2]), weights, strict=True):
-        mixed_BHQE = mixed_BHTE[:, :, begin:end]
-        used_BHQL = _kept(weights_BHQL, kept_BHTT, begin, end)
-        value_grad_BHTE[:, :, :end] += _product(used_BHQL.transpose(2, 3), mixed_BHQE)
-        grad_BHQL = _product(mixed_BHQE, value_BHTE[:, :, :end].transpose(2, 3))
-        grad_BHQL = _kept(grad_BHQL, kept_BHTT, begin, end)
-        kernels.causal_softmax_backward(weights_BHQL.numpy(), grad_BHQL.numpy(), begin)
-        query_grad_BHTE[:, :, begin:end] = _product(grad_BHQL, key_BHET[..., :end].transpose(2, 3))
-        key_grad_BHTE[:, :, :end] += _product(grad_BHQL.transpose(2, 3), query_BHTE[:, :, begin:end])
-    return query_grad_BHTE, key_grad_BHTE, value_grad_BHTE
-
-
-def _blocks(length: int) -> list[tuple[int, int]]:
-    return [(begin, min(begin + BLOCK, length)) for begin in range(0, length, BLOCK)]
-
-
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """The products of the matrices of each row and head."""
-    product = torch.bmm(left.flatten(0, 1), right.flatten(0, 1))
-    return product.view(*left.shape[:2], *product.shape[1:])
-
-
-def _kept(weights_BHQL: Tensor, kept_BHTT: Tensor | None, begin: int, end: int) -> Tensor:
-    return weights_BHQL if kept_BHTT is None else weights_BHQL * kept_BHTT[:, :, begin:end, :end]
