@@ -94,9 +94,21 @@ def predict(
     return (found if wanted == "last" else found.view(*tokens_BT.shape, -1)), after
 
 
+@overload
 def choose_continuations(
     state: StackState, token_R: Tensor, log_prob_AW: Tensor, count: int
-) -> tuple[Tensor, Tensor, StackState]:
+) -> tuple[Tensor, Tensor, StackState]: ...
+
+
+@overload
+def choose_continuations(
+    state: RecurrentState, token_R: Tensor, log_prob_AW: Tensor, count: int
+) -> tuple[Tensor, Tensor, RecurrentState]: ...
+
+
+def choose_continuations(
+    state: StackState | RecurrentState, token_R: Tensor, log_prob_AW: Tensor, count: int
+) -> tuple[Tensor, Tensor, StackState | RecurrentState]:
     """The best continuations of the prefixes of each prompt, as `Stepper.best_continuations` gives them."""
     best_AM, cell_AM, after = state.best_continuations(token_R.numpy(), log_prob_AW.numpy(), count)
     return torch.from_numpy(best_AM), torch.from_numpy(cell_AM), after

@@ -198,7 +198,7 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
     ) -> tuple[Sequence[int], Prefix] | None:
         """Append a token and then the most probable ones: several in one call of the engine, where it computes."""
         read = state.features
-        if not (isinstance(read, StackState) and state.pending_B is None and read.predicts and read.room):
+        if not (isinstance(read, EngineState) and state.pending_B is None and read.predicts and read.room):
             return None
         chosen, features = read.continue_greedily(int(token_1), count, -1 if eos is None else eos)
         return chosen.tolist(), Prefix(features, None, None)
@@ -208,7 +208,7 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
     ) -> tuple[Tensor, Tensor, Prefix] | None:
         """The best continuations of a beam, where the engine computes them."""
         read = state.features
-        if not (isinstance(read, StackState) and state.pending_B is None and read.predicts and read.room):
+        if not (isinstance(read, EngineState) and state.pending_B is None and read.predicts and read.room):
             return None
         best_AM, cell_AM, after = choose_continuations(read, token_R, log_prob_AW, count)
         return best_AM, cell_AM, Prefix(after, None, None)

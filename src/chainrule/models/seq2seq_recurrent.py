@@ -22,11 +22,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from chainrule.base.choosing import TokenChooser
 from chainrule.base.compiling import uncompiled
 from chainrule.engines.decode.recurrent import NO_MEMORY, RecurrentState
 from chainrule.engines.decode.recurrent_weights import AttentionWeights, RecurrentWeights
 from chainrule.layers.attention.source import SourceAttention, SourceStates
-from chainrule.layers.compiled import as_array, linear_weights, predict
+from chainrule.layers.compiled import as_array, choose_continuations, linear_weights, predict
 from chainrule.layers.compiled_recurrence import attention_weights, recurrence_weights, source_memory
 from chainrule.layers.dropout import drop
 from chainrule.layers.recurrent.stack import Bidirectional, Recurrence, reverse
@@ -41,7 +42,7 @@ def row_lengths(source: Source) -> Tensor | None:
     return None if bool(source.mask_BS.all()) else source.mask_BS.sum(1)
 
 
-class RecurrentTranslator(Translator):
+class RecurrentTranslator(Translator, TokenChooser):
     """A translator with a recurrent decoder."""
 
     decoder: Recurrence
@@ -64,6 +65,14 @@ class RecurrentTranslator(Translator):
         if isinstance(state, RecurrentState) and state.predicts:
             return predict(state, tokens_BT, "all")
         return super().extend(state, tokens_BT)
+
+    def best_continuations(
+        self, state: State, token_R: Tensor, log_prob_AW: Tensor, count: int
+    ) -> tuple[Tensor, Tensor, State] | None:
+        """The best continuations of a beam, where the engine computes them."""
+        if not (isinstance(state, RecurrentState) and state.predicts):
+            return None
+        return choose_continuations(state, token_R, log_prob_AW, count)
 
     def read(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
         if not isinstance(state, RecurrentState):

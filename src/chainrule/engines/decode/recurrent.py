@@ -13,14 +13,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from chainrule.base.lazy import torch
 from chainrule.engines.decode import recurrent_kernel as kernel
+from chainrule.engines.decode import recurrent_search as search
 from chainrule.engines.decode.linear import Packer, aligned, apply_linear, rounded_up
 from chainrule.engines.decode.recurrent_weights import CELLS, SCORES, AttentionWeights, CellWeights, RecurrentWeights
+from chainrule.engines.decode.screening import Screen, make_screen
 from chainrule.engines.decode.stack import Precision, Wanted
 from chainrule.engines.decode.weights import Linear, pad_heads
 from chainrule.types import TensorHolder
@@ -119,6 +122,11 @@ class CompiledRecurrence:
             self._last.key, self._last.room = key, kernel.make_room(model, rows, items, results, positions)
         return self._last.room
 
+    @cached_property
+    def screen(self) -> Screen:
+        """What finds the most probable word without computing all scores; greedy search alone needs it."""
+        return make_screen(self.model[2], int(self.model[0][kernel.OUTPUT]))
+
     def start(self, rows: int) -> RecurrentState:
         """The state of empty texts."""
         return RecurrentState(self, np.zeros((rows, self.slots), np.float32), NO_MEMORY)
@@ -179,6 +187,9 @@ class RecurrentState(TensorHolder):
 
     __slots__ = ("engine", "memory", "numbers_RX")
 
+    room = 2**62
+    """Tokens that can be appended: any number."""
+
     def __init__(self, engine: CompiledRecurrence, numbers_RX: Array, memory: SourceMemory) -> None:
         self.engine, self.numbers_RX, self.memory = engine, numbers_RX, memory
 
@@ -232,6 +243,39 @@ class RecurrentState(TensorHolder):
         room, engine = self.engine.room(model, R, R * T, M, self.memory.longest), self.engine
         kernel.read_tokens(model, engine.embedding, token_N, (R, T, M), numbers_RX.reshape(-1), memory, results, room)
         return results, RecurrentState(engine, numbers_RX, self.memory)
+
+    def continue_greedily(self, token: int, count: int, eos: int) -> tuple[Array, RecurrentState]:
+        """Read a token of the one row, then choose the most probable next ones, at most `count` -> all but the first.
+
+        The result ends with `eos`; the state has not read the last token. The row attends to nothing.
+        """
+        engine, model = self.engine, self.engine.model
+        assert len(self.numbers_RX) == 1
+        assert engine.vocabulary is not None
+        assert self.memory is NO_MEMORY
+        chosen, numbers_RX, screen = np.empty(count, np.int64), self.numbers_RX.copy(), engine.screen
+        token_1, room, screen_room = np.array([token]), engine.room(model, 1, 1, 1, 0), screen.room(engine.vocabulary)
+        read = search.continue_greedily(
+            model, engine.embedding, token_1, numbers_RX[0], screen, screen_room, eos, chosen, room
+        )
+        return chosen[:read], RecurrentState(engine, numbers_RX, NO_MEMORY)
+
+    def best_continuations(self, token_R: Array, log_prob_AW: Array, count: int) -> tuple[Array, Array, RecurrentState]:
+        """Append a token to each row -> the best continuations of the rows of each prompt, W in succession.
+
+        Returns their log-probabilities AM, best first, cells row · V + token AM, and the state.
+        """
+        engine, model, R = self.engine, self.engine.model, len(token_R)
+        assert engine.vocabulary is not None
+        count = min(count, log_prob_AW.shape[1] * engine.vocabulary)
+        best_AM, cell_AM = (np.empty((len(log_prob_AW), count), kind) for kind in (np.float32, np.int64))
+        beam = np.ascontiguousarray(log_prob_AW), best_AM, cell_AM
+        memory = _NO_ARRAYS if self.memory is NO_MEMORY else self.memory.arrays()
+        numbers_RX, room = self.numbers_RX.copy(), engine.room(model, R, R, R, self.memory.longest)
+        search.read_and_choose(
+            model, engine.embedding, token_R, numbers_RX.reshape(-1), memory, engine.vocabulary, beam, room
+        )
+        return best_AM, cell_AM, RecurrentState(engine, numbers_RX, self.memory)
 
     def select(self, rows_K: Array) -> RecurrentState:
         """Row k of the result is row rows_K[k] of this state."""

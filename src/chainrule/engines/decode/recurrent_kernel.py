@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from chainrule.engines.decode.compiling import compiled
+from chainrule.engines.decode.compiling import compiled, inlined
 from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, aligned, apply_linear, rounded_up
 from chainrule.engines.decode.recurrent_cells import (
     activate_gru,
@@ -64,6 +64,13 @@ INTO, HIDDEN, CANDIDATE, EXTRA = range(4)
 RNN, RNN_RELU, LSTM, LSTM_PEEPHOLE, LSTM_COUPLED, GRU, GRU_AFTER = range(7)
 DOT, ADDITIVE, LOCATION = range(3)
 
+INPUTS_OF_LAYERS, STATES_OF_ITEMS, WORK, ATTENTION, ENDS, SPARE = range(6)
+"""Entries of the room."""
+
+GATES, SUMS, INNER = range(3)
+BRIDGED, LOGITS, SHIFTS = range(3)
+"""Entries of its work, and of its ends."""
+
 
 def make_room(model: Any, rows: int, items: int, results: int, positions: int) -> tuple[Any, ...]:
     """The arrays of a call: `items` tokens of `rows` rows, `results` results, sources of at most `positions`."""
@@ -77,9 +84,9 @@ def make_room(model: Any, rows: int, items: int, results: int, positions: int) -
     inputs, states = aligned(items * max(width, units)), aligned(items * units)
     widest = max(width, units, outputs(BRIDGE))
     spare = aligned(items * (widest + 4), "uint8"), aligned(items)
-    work = aligned(items * gates), aligned(rows * gates), aligned(rows * units)
+    work = aligned(items * gates), aligned(max(rows, int(shape[LAYERS])) * gates), aligned(rows * units)
     attention = aligned(items * units), aligned(items * units), aligned(rounded_up(positions)), aligned(units)
-    ends = aligned(results * outputs(BRIDGE)), aligned(results * outputs(OUTPUT))
+    ends = aligned(results * outputs(BRIDGE)), aligned(results * outputs(OUTPUT)), aligned(results)
     return inputs, states, work, attention, ends, spare
 
 
@@ -95,14 +102,42 @@ def read_tokens(model, embedding, token_N, sizes, state, memory, results, room):
 
     Results are log-probabilities if the model has an output layer, and features otherwise.
     """
-    shape = model[0]
+    shape, _, weights = model
+    compute(model, embedding, token_N, sizes, state, memory, room)
+    M, (first, step) = sizes[2], wanted_items(sizes)
+    if shape[OUTPUT] < 0:
+        features, width, first, step = find_features(model, first, step, M, room)
+        for m in range(M):
+            copy_part(features, (first + m * step) * width, results[m], 0, len(results[m]))
+        return
+    words, logits = weights[LINEARS][shape[OUTPUT], OUTPUTS], room[ENDS][LOGITS]
+    for m in range(M):
+        log_softmax(logits, m * words, results[m])
+
+
+@compiled
+def compute(model, embedding, token_N, sizes, state, memory, room):  # type: ignore[no-untyped-def]
+    """Everything before the softmax: the new states, and the scores of the words if there is an output layer."""
+    shape, _, weights = model
     R, T, M = sizes
     if shape[FEED] >= 0:
         for t in range(T):
             _advance(model, embedding, token_N, R, T, t, 1, state, memory, room)
     else:
         _advance(model, embedding, token_N, R, T, 0, T, state, memory, room)
-    _finish(model, T - 1 if M == R else 0, T if M == R else 1, M, results, room)
+    if shape[OUTPUT] >= 0:
+        first, step = wanted_items(sizes)
+        words, logits = weights[LINEARS][shape[OUTPUT], OUTPUTS], room[ENDS][LOGITS]
+        features, width, first, step = find_features(model, first, step, M, room)
+        spare = room[SPARE]
+        apply_linear(weights, shape[OUTPUT], features, first * width, step * width, logits, 0, words, M, spare)
+
+
+@inlined
+def wanted_items(sizes):  # type: ignore[no-untyped-def]
+    """The first of the items whose results are wanted, and the distance between them."""
+    R, T, M = sizes
+    return (T - 1, T) if M == R else (0, 1)
 
 
 @compiled
@@ -119,7 +154,7 @@ def _advance(model, embedding, token_N, R, T, begin, count, state, memory, room)
         if number:
             apply_linear(weights, layer[INTO], states, first * U, step * U, gates, first * G, step * G, items, spare)
         else:
-            _embed(model, embedding, token_N, first, step, items, room)
+            embed(model, embedding, token_N, first, step, items, room)
         if number == 0 and shape[FEED] >= 0:
             apply_linear(weights, shape[FEED], state, slots - U, slots, sums, 0, G, R, spare)
             for row in range(R):
@@ -134,7 +169,7 @@ def _advance(model, embedding, token_N, R, T, begin, count, state, memory, room)
 
 
 @compiled
-def _embed(model, embedding, token_N, first, step, items, room):  # type: ignore[no-untyped-def]
+def embed(model, embedding, token_N, first, step, items, room):  # type: ignore[no-untyped-def]
     """The input part of the first layer's gates."""
     shape, layers, weights = model
     inputs, _, (gates, _, _), _, _, spare = room
@@ -153,23 +188,38 @@ def _embed(model, embedding, token_N, first, step, items, room):  # type: ignore
 def _step(model, number, R, T, t, state, room):  # type: ignore[no-untyped-def]
     """One step of one layer for all rows."""
     shape, layers, weights = model
+    U, G, slots = shape[UNITS], shape[UNITS] * shape[BLOCKS], shape[SLOTS]
+    own, sums = number * shape[STATES] * U, room[WORK][SUMS]
+    apply_linear(weights, layers[number, HIDDEN], state, own, slots, sums, gates_at(shape), G, R, room[SPARE])
+    finish_step(model, number, R, T, t, state, 0, room)
+
+
+@inlined
+def gates_at(shape):  # type: ignore[no-untyped-def]
+    """Where the sums of the states begin among those of the gates: a gru has the candidate's, the first, later."""
+    return shape[UNITS] if shape[CELL] == GRU else 0
+
+
+@compiled
+def finish_step(model, number, R, T, t, state, sums_at, room):  # type: ignore[no-untyped-def]
+    """One step of one layer for all rows, given the sums of its states from `sums_at` on."""
+    shape, layers, weights = model
     _, states, (gates, sums, inner), _, _, spare = room
     layer, cell, floats = layers[number], shape[CELL], weights[FLOATS]
     U, G, slots = shape[UNITS], shape[UNITS] * shape[BLOCKS], shape[SLOTS]
     own = number * shape[STATES] * U
     if cell == GRU:
-        apply_linear(weights, layer[HIDDEN], state, own, slots, sums, U, G, R, spare)
         for row in range(R):
-            add_part(sums, row * G + U, gates, (row * T + t) * G + U, 2 * U)
-            activate_gru(sums, row * G, state, row * slots + own, U)
-        apply_linear(weights, layer[CANDIDATE], sums, 2 * U, G, inner, 0, U, R, spare)
+            at = sums_at + row * G
+            add_part(sums, at + U, gates, (row * T + t) * G + U, 2 * U)
+            activate_gru(sums, at, state, row * slots + own, U)
+        apply_linear(weights, layer[CANDIDATE], sums, sums_at + 2 * U, G, inner, 0, U, R, spare)
         for row in range(R):
             add_part(inner, row * U, gates, (row * T + t) * G, U)
-            finish_gru(inner, row * U, sums, row * G + U, state, row * slots + own, U)
+            finish_gru(inner, row * U, sums, sums_at + row * G + U, state, row * slots + own, U)
     else:
-        apply_linear(weights, layer[HIDDEN], state, own, slots, sums, 0, G, R, spare)
         for row in range(R):
-            at, before = row * G, row * slots + own
+            at, before = sums_at + row * G, row * slots + own
             if cell == GRU_AFTER:
                 step_gru_after(sums, at, gates, (row * T + t) * G, floats, layer[EXTRA], state, before, U)
                 continue
@@ -206,11 +256,11 @@ def _attend(model, R, T, begin, count, memory, room):  # type: ignore[no-untyped
             add_tanh(vectors, n * U, mixture, U)
 
 
-@compiled
-def _finish(model, first, step, M, results, room):  # type: ignore[no-untyped-def]
-    """Bridge and output layer of M items."""
+@inlined
+def find_features(model, first, step, M, room):  # type: ignore[no-untyped-def]
+    """What the output layer reads, after the bridge if there is one -> the array, its width, first item and step."""
     shape, _, weights = model
-    _, states, _, (vectors, _, _, _), (bridged, logits), spare = room
+    _, states, _, (vectors, _, _, _), (bridged, _, _), spare = room
     features, width = states, shape[UNITS]
     if shape[SCORE] >= 0:
         features = vectors
@@ -218,11 +268,4 @@ def _finish(model, first, step, M, results, room):  # type: ignore[no-untyped-de
         narrow = weights[LINEARS][shape[BRIDGE], OUTPUTS]
         apply_linear(weights, shape[BRIDGE], features, first * width, step * width, bridged, 0, narrow, M, spare)
         features, width, first, step = bridged, narrow, 0, 1
-    if shape[OUTPUT] < 0:
-        for m in range(M):
-            copy_part(features, (first + m * step) * width, results[m], 0, len(results[m]))
-        return
-    words = weights[LINEARS][shape[OUTPUT], OUTPUTS]
-    apply_linear(weights, shape[OUTPUT], features, first * width, step * width, logits, 0, words, M, spare)
-    for m in range(M):
-        log_softmax(logits, m * words, results[m])
+    return features, width, first, step
