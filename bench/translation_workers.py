@@ -1,20 +1,21 @@
-"""Translation of many sentences on all cores against CTranslate2 in its best setting, on the same weights.
+"""Translation of many sentences on all cores against CTranslate2 or transformers, on the same weights.
 
 A Transformer with random weights translates sentences of 3 to 30 tokens, 12 on average, by beam search with 5 beams and
-batches of up to 32 sentences. The end of a sentence is made so probable that translations have about 15 tokens. The
-project computes as `chainrule translate FILE` does, with a process of one thread per core. CTranslate2 computes with
-one worker of all threads, and with a worker of one thread per core; both in float32 and int8. The fastest setting of
-each side counts.
+batches of up to 32 sentences. The score of the end is shifted until translations have about as many tokens as those of
+image captions, 15. The project computes as `chainrule translate FILE` does, with a process of one thread per core.
+CTranslate2 computes with one worker of all threads, and with a worker of one thread per core; both in float32 and int8.
+The fastest setting of each side counts.
 
 `--large`: 512 wide, 6 + 6 layers, 32,000 words instead of 256 wide, 3 + 3 layers, 8,000 words.
+`--transformers`: against `generate` of transformers with all threads instead, on the same batches.
 """
 
 from __future__ import annotations
 
 import copy
-import statistics
 from collections.abc import Callable
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,18 @@ from chainrule.data.grouping import by_length, map_batches
 from chainrule.data.pairs import pad_sources
 from chainrule.decoding import beam_search
 
-LENGTH, BATCH, END = 40, 32, 2.0
-"""Most tokens of a translation, sentences of a batch, and what is added to the score of the end."""
+LENGTH, BATCH, MEAN = 40, 32, 15
+"""Most tokens of a translation, sentences of a batch, and the tokens of a translation on average."""
+
+SAMPLE, HALVINGS, SHIFTS = 24, 7, (-8.0, 12.0)
+"""How the score of the end is found: sentences, steps of a bisection, and the bounds of what is added to the score."""
 
 PRECISIONS = ("float32", "int8")
 
 
-def sentences(count: int, words: int) -> list[list[int]]:
+def sentences(count: int, words: int, seed: int = 1) -> list[list[int]]:
     """Random sources with lengths like those of image captions, each ending with eos."""
-    draw = np.random.default_rng(1)
+    draw = np.random.default_rng(seed)
     lengths = np.clip(draw.lognormal(2.4, 0.5, count), 3, 30).astype(int)
     return [[*draw.integers(1, words, length).tolist(), EOS] for length in lengths]
 
@@ -55,47 +59,100 @@ def project_texts(model: Any, sources: list[list[int]]) -> list[list[int]]:
     return map_batches(batches, search, model)
 
 
+@torch.no_grad()
+def shift_end(model: Any, sources: list[list[int]]) -> float:
+    """Shift the score of the end so that translations have about MEAN tokens -> the shift."""
+    low, high = SHIFTS
+    before = float(model.output.bias_V[EOS])
+    for _ in range(HALVINGS):
+        shift = (low + high) / 2
+        model.output.bias_V[EOS] = before + shift
+        short = sum(map(len, project_texts(model, sources))) < MEAN * len(sources)
+        low, high = (low, shift) if short else (shift, high)
+    return shift
+
+
+def peer_texts(peer: Any, sources: list[list[int]]) -> list[list[int]]:
+    """The same by transformers."""
+
+    def search(batch: list[int]) -> list[list[int]]:
+        source = pad_sources([sources[index] for index in batch], EOS, torch.device("cpu"))
+        with torch.inference_mode():
+            written = peer.generate(
+                input_ids=source.tokens_BS,
+                attention_mask=source.mask_BS.long(),
+                num_beams=BEAMS,
+                do_sample=False,
+                max_new_tokens=LENGTH,
+            )
+        return [[token for token in row if token != EOS] for row in written.tolist()]
+
+    return map_batches(by_length([len(source) for source in sources], max_tokens=10**6, max_rows=BATCH), search)
+
+
+def against_ctranslate2(model: Any, sources: list[list[int]], cores: int) -> dict[str, Callable[[], list[list[int]]]]:
+    """The settings of CTranslate2."""
+    return {
+        f"CTranslate2 {precision}, {workers} × {threads}": partial(
+            translate,
+            translator(model, precision, workers, threads),
+            sources,
+            beams=BEAMS,
+            length=LENGTH,
+            batch=BATCH,
+        )
+        for precision in PRECISIONS
+        for workers, threads in {(cores, 1), (1, cores)}
+    }
+
+
+def _note(texts: list[list[int]], others: list[list[int]]) -> str:
+    same = sum(one == other for one, other in zip(texts, others, strict=True)) / len(texts)
+    return f"{sum(map(len, texts)):,} target tokens, {same:.0%} of the texts those of the peer"
+
+
 def main() -> None:
     parser = arguments(__doc__, repeats=3)
     parser.add_argument("--large", action="store_true", help="512 wide, 6 + 6 layers, 32,000 words")
     parser.add_argument("--sentences", type=int, default=1000, help="number of sentences (default: 1000)")
+    parser.add_argument("--transformers", action="store_true", help="compare with transformers")
     options = begin(parser)
     width, layers, words = (512, 6, 32_000) if options.large else (WIDTH, LAYERS, VOCABULARY)
-    model = project_model(peer_model(width, layers, words))
-    with torch.no_grad():
-        model.output.bias_V[EOS] += END
+    peer = peer_model(width, layers, words)
+    model = project_model(peer)
+    shift = shift_end(model, sentences(SAMPLE, words, seed=2))
+    peer.final_logits_bias[0, EOS] += shift
     rounded = copy.deepcopy(model)
     round_weights(rounded)
     sources = sentences(64 if options.quick else options.sentences, words)
-    cores = options.threads
     contestants: dict[str, Callable[[], list[list[int]]]] = {
         f"project {precision}": partial(project_texts, one, sources)
         for precision, one in zip(PRECISIONS, (model, rounded), strict=True)
     }
-    for precision in PRECISIONS:
-        for workers, threads in {(cores, 1), (1, cores)}:
-            peer = translator(model, precision, workers, threads)
-            contestants[f"CTranslate2 {precision}, {workers} × {threads}"] = partial(
-                translate, peer, sources, beams=BEAMS, length=LENGTH, batch=BATCH
-            )
-    tokens: dict[str, int] = {}
+    if options.transformers:
+        contestants["transformers"] = partial(peer_texts, peer, sources)
+    else:
+        contestants |= against_ctranslate2(model, sources, options.threads)
+    texts: dict[str, list[list[int]]] = {}
 
-    def count(name: str, run: Callable[[], list[list[int]]]) -> None:
-        tokens[name] = sum(map(len, run()))
+    def compute(name: str, run: Callable[[], list[list[int]]]) -> None:
+        texts[name] = run()
 
-    times = alternate({name: partial(count, name, run) for name, run in contestants.items()}, options.repeats)
+    times = alternate({name: partial(compute, name, run) for name, run in contestants.items()}, options.repeats)
     speeds = {name: [len(sources) / one for one in times[name]] for name in contestants}
-    best = max((name for name in speeds if name.startswith("CT")), key=lambda name: statistics.median(speeds[name]))
-    chosen = max((name for name in speeds if name.startswith("pr")), key=lambda name: statistics.median(speeds[name]))
+    best, chosen = (
+        max((name for name in speeds if name.startswith("project") == own), key=lambda name: median(speeds[name]))
+        for own in (False, True)
+    )
     figures = [
         Figure(
             name,
-            statistics.median(mine),
+            median(mine),
             "sentences/s",
-            statistics.median(speeds[best]),
-            statistics.median(own / other for own, other in zip(mine, speeds[best], strict=True)),
-            at_least=1.0 if name == chosen else None,
-            note=f"{tokens[name]:,} target tokens",
+            median(speeds[best]),
+            median(own / other for own, other in zip(mine, speeds[best], strict=True)),
+            at_least=(3.0 if options.transformers else 1.0) if name == chosen else None,
+            note=_note(texts[name], texts[best]),
         )
         for name, mine in speeds.items()
     ]

@@ -49,7 +49,7 @@ def attend(query, query_at, lines, sizes, terms, scores, mixed, mixed_at):  # ty
             last = first + head * window + count - 1
             for k in range(count):
                 scores[head * room + k] += numbers[last - k]
-        _weigh(scores, head * room, count, room)
+        weigh(scores, head * room, count, room)
     _mix(scores, room, places, places_at, count, pool, values_at, step, heads, width, mixed, mixed_at)
 
 
@@ -81,7 +81,7 @@ def _score(query, query_at, lines, sizes, scores, room):  # type: ignore[no-unty
 
 
 @compiled
-def _weigh(scores, at, count, room):  # type: ignore[no-untyped-def]
+def weigh(scores, at, count, room):  # type: ignore[no-untyped-def]
     """Replace the scores of a head by their softmax."""
     for k in range(at + count, at + room):
         scores[k] = LOWEST

@@ -158,6 +158,11 @@ class _Pile:
         return joined
 
 
+def multiplications(weights: tuple[Array, ...]) -> int:
+    """What all layers of a `Packer` need for one row."""
+    return int((weights[0][:, Field.INPUTS] * weights[0][:, Field.OUTPUTS]).sum())
+
+
 def aligned(size: int, kind: Any = np.float32) -> Array:
     """A new array whose first entry is at a multiple of 64 bytes; it has at least one entry."""
     item = np.dtype(kind).itemsize

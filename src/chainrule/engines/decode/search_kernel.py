@@ -39,12 +39,12 @@ def continue_greedily(model, cache, memory, embedding, items, eos, chosen, resul
 def read_and_choose(model, cache, memory, embedding, items, words, beam, room):  # type: ignore[no-untyped-def]
     """Read one token of each of the R rows of a beam, and choose the best continuations; log p is not written out.
 
-    beam      (log_prob_AW, best_AM, cell_AM), as in `choose_continuations`
+    beam      (number_R, log_prob_AW, best_AM, cell_AM): 0, 1, …, R - 1, and the others as in `choose_continuations`
     """
-    row_R, (log_prob_AW, best_AM, cell_AM) = items[0], beam
-    compute(model, cache, memory, embedding, items, row_R, room)
+    number_R, log_prob_AW, best_AM, cell_AM = beam
+    compute(model, cache, memory, embedding, items, number_R, room)
     logits, shift_M = room[LOGITS], room[SHIFTS]
     width = model[3][LINEARS][model[0][OUTPUT], OUTPUTS]
-    for r in range(len(row_R)):
+    for r in range(len(number_R)):
         shift_M[r] = log_total(logits, r * width, words)
     choose_continuations(log_prob_AW, logits, width, words, shift_M, best_AM, cell_AM)

@@ -18,12 +18,13 @@ import numpy as np
 from chainrule.base.lazy import torch
 from chainrule.engines.decode import search_kernel
 from chainrule.engines.decode import stack_kernel as kernel
-from chainrule.engines.decode.functions import ACTIVATIONS
-from chainrule.engines.decode.linear import Packer, rounded_up
+from chainrule.engines.decode.linear import multiplications, rounded_up
 from chainrule.engines.decode.places import FIRST_PLACES, Pool, Rows, appended, joined
 from chainrule.engines.decode.room import Room
+from chainrule.engines.decode.shares import item_cuts, row_cuts, run_shares
 from chainrule.engines.decode.sources import NO_MEMORY, NO_SOURCES, NOTHING, Sources
-from chainrule.engines.decode.weights import BlockWeights, Linear, Norm, StackWeights, pad_heads
+from chainrule.engines.decode.stack_packing import pack_stack
+from chainrule.engines.decode.weights import StackWeights
 from chainrule.types import TensorHolder
 
 Array = np.ndarray[Any, Any]
@@ -35,60 +36,19 @@ class CompiledStack:
     """The packed weights of a decoder."""
 
     def __init__(self, weights: StackWeights, precision: Precision = "float32") -> None:
-        packer = Packer(int8=precision == "int8")
+        packed = pack_stack(weights, int8=precision == "int8")
+        shape, *rest = packed
         self.width, self.window = weights.embedding_VD.shape[1], weights.window
         self.layers, self.head = len(weights.blocks), rounded_up(weights.head_width)
         self.attention_width = weights.heads * self.head
         self.vocabulary = None if weights.output is None else len(weights.output.weight_XD)
         self.embedding = np.ascontiguousarray(weights.embedding_VD, np.float32).ravel()
-        blocks = np.array([self._pack_block(packer, block, weights) for block in weights.blocks], np.int64)
-        shape = self._pack_shape(packer, weights)
         features = shape.copy()
         features[kernel.Shape.OUTPUT] = -1
-        constants = np.array([weights.embedding_scale, weights.score_scale, weights.eps], np.float32)
-        packed = packer.weights()
+        self.work = multiplications(packed[-1])
         self._numbers: Array | None = None
         self.room = Room()
-        self.model, self.feature_model = ((one, constants, blocks, packed) for one in (shape, features))
-
-    def _pack_block(self, packer: Packer, block: BlockWeights, weights: StackWeights) -> list[int]:
-        attention = [*_pack(packer, block.norm), *_pack(packer, self._into(block.into, 3, weights))]
-        attention += _pack(packer, self._out(block.out, weights))
-        source = [-1] * (kernel.FEED_NORM - kernel.SOURCE_NORM)
-        if block.source is not None:
-            query, out = self._into(block.source.query, 1, weights), self._out(block.source.out, weights)
-            source = [*_pack(packer, block.source.norm), *_pack(packer, query), *_pack(packer, out)]
-        feed = [*_pack(packer, block.feed_norm), *_pack(packer, block.widen), *_pack(packer, block.narrow)]
-        return [*attention, *source, *feed]
-
-    def _into(self, layer: Linear, parts: int, weights: StackWeights) -> Linear:
-        """A projection to heads, each widened to a multiple of the lanes; so are those of `_out`."""
-        heads, width = parts * weights.heads, weights.head_width
-        bias_X = None if layer.bias_X is None else pad_heads(layer.bias_X, heads, width, self.head)
-        return Linear(pad_heads(layer.weight_XD, heads, width, self.head), bias_X)
-
-    def _out(self, layer: Linear, weights: StackWeights) -> Linear:
-        return Linear(pad_heads(layer.weight_XD.T, weights.heads, weights.head_width, self.head).T, layer.bias_X)
-
-    def _pack_shape(self, packer: Packer, weights: StackWeights) -> Array:
-        Shape = kernel.Shape
-        shape = np.full(len(Shape), -1, np.int64)
-        shape[Shape.LAYERS], shape[Shape.WIDTH], shape[Shape.HEADS] = self.layers, self.width, weights.heads
-        shape[Shape.HEAD], shape[Shape.ROTATED] = self.head, weights.head_width
-        shape[Shape.INNER] = weights.blocks[0].narrow.weight_XD.shape[1]
-        shape[Shape.ACTIVATION] = ACTIVATIONS.index(weights.activation)
-        shape[Shape.PRE], shape[Shape.RMS] = weights.pre, weights.rms
-        shape[Shape.GATED], shape[Shape.SOURCE] = weights.gated, weights.blocks[0].source is not None
-        shape[Shape.CAUSAL] = weights.causal
-        shape[Shape.DISTANCES], shape[Shape.WINDOW] = packer.table(weights.distances_HL), weights.window
-        shape[Shape.COSINES] = packer.table(weights.cosines_LE)
-        shape[Shape.SINES] = packer.table(weights.sines_LE)
-        shape[Shape.POSITIONS] = packer.table(weights.positions_LD)
-        if weights.norm is not None:
-            shape[Shape.NORM], shape[Shape.NORM_BIAS] = _pack(packer, weights.norm)
-        if weights.output is not None:
-            shape[Shape.OUTPUT] = packer.linear(weights.output.weight_XD, weights.output.bias_X)
-        return shape
+        self.model, self.feature_model = ((one, *rest) for one in (shape, features))
 
     def numbers(self, count: int) -> Array:
         """0, 1, …, count - 1: the rows of a state."""
@@ -120,13 +80,6 @@ class CompiledStack:
             numbers[layer, ..., :width] = pairs_N2HE.swapaxes(0, 1)
         longest = int(count_A.max(initial=0))
         return Sources(numbers.reshape(self.layers, 2, N, -1), count_A.cumsum() - count_A, count_A, longest)
-
-
-def _pack(packer: Packer, part: Norm | Linear) -> list[int]:
-    """A part of a block as columns of `blocks`: two of a norm, one of a layer."""
-    if isinstance(part, Linear):
-        return [packer.linear(part.weight_XD, part.bias_X)]
-    return [packer.table(part.scale_D), packer.table(part.bias_D)]
 
 
 class StackState(TensorHolder):
@@ -214,11 +167,20 @@ class StackState(TensorHolder):
     ) -> StackState:
         """Read tokens at positions of rows, which then have the lengths `length_R`."""
         pool, rows = self._space(len(row_N), longest)
-        cache, memory, space = self._arguments(model, pool, rows, len(row_N), len(wanted_M))
+        first = pool.used
         pool.used += len(row_N)
         rows.filled_R = length_R
-        items = row_N, position_N, token_N
-        kernel.read_tokens(model, cache, memory, self.stack.embedding, items, wanted_M, results, space)
+
+        def read(begin: int, end: int) -> None:
+            items, wanted, own = (row_N, position_N, token_N), wanted_M, results
+            if end - begin < len(row_N):
+                one, other = np.searchsorted(wanted_M, (begin, end))
+                items = row_N[begin:end], position_N[begin:end], token_N[begin:end]
+                wanted, own = wanted_M[one:other] - begin, results[one:other]
+            cache, memory, space = self._arguments(model, pool, first + begin, rows, end - begin, len(wanted))
+            kernel.read_tokens(model, cache, memory, self.stack.embedding, items, wanted, own, space)
+
+        run_shares(read, item_cuts(row_N, self.stack.work))
         return StackState(self.stack, pool, rows, length_R, self.sources, longest)
 
     def _space(self, new: int, longest: int) -> tuple[Pool, Rows]:
@@ -227,12 +189,14 @@ class StackState(TensorHolder):
             return self._new_pool(new, longest)
         return self.pool, self.rows.with_room(self.length_R, longest)
 
-    def _arguments(self, model: Any, pool: Pool, rows: Rows, items: int, results: int) -> tuple[Any, Any, Any]:
-        """What the kernel takes: the pool and the rows, the sources, and room for its work."""
+    def _arguments(
+        self, model: Any, pool: Pool, first: int, rows: Rows, items: int, results: int
+    ) -> tuple[Any, Any, Any]:
+        """What the kernel takes: the pool from place `first` on and the rows, the sources, and room for its work."""
         places, tokens, room = rows.places_RL.reshape(-1), rows.tokens_RL.reshape(-1), rows.places_RL.shape[1]
         memory = NO_MEMORY if self.sources is NO_SOURCES else self.sources.arrays()
         space = self.stack.room.arrays(model, items, results, room + self.sources.longest)
-        return (pool.numbers, pool.capacity, pool.used, places, tokens, room), memory, space
+        return (pool.numbers, pool.capacity, first, places, tokens, room), memory, space
 
     def continue_greedily(self, token: int, count: int, eos: int) -> tuple[Array, StackState]:
         """Read a token of the one row, then choose the most probable next ones, at most `count` -> all but the first.
@@ -248,7 +212,7 @@ class StackState(TensorHolder):
         pool, rows = self._space(len(chosen), longest)
         first, length_R, row_1 = pool.used, self.length_R.copy(), stack.numbers(1)
         results = np.empty((1, stack.vocabulary), np.float32)
-        cache, memory, space = self._arguments(stack.model, pool, rows, 1, 1)
+        cache, memory, space = self._arguments(stack.model, pool, first, rows, 1, 1)
         items = row_1, length_R, np.array([token])
         read = search_kernel.continue_greedily(
             stack.model, cache, memory, stack.embedding, items, eos, chosen, results, space
@@ -267,12 +231,23 @@ class StackState(TensorHolder):
         count = min(count, log_prob_AW.shape[1] * stack.vocabulary)
         best_AM, cell_AM = (np.empty((len(log_prob_AW), count), kind) for kind in (np.float32, np.int64))
         pool, rows = self._space(R, self.longest + 1)
-        cache, memory, space = self._arguments(stack.model, pool, rows, R, R)
+        first, W, row_R = pool.used, log_prob_AW.shape[1], stack.numbers(R)
         pool.used += R
         rows.filled_R = self.length_R + 1
-        items = stack.numbers(R), self.length_R, token_R
-        beam = np.ascontiguousarray(log_prob_AW), best_AM, cell_AM
-        search_kernel.read_and_choose(stack.model, cache, memory, stack.embedding, items, stack.vocabulary, beam, space)
+        log_prob_AW = np.ascontiguousarray(log_prob_AW)
+
+        def choose(begin: int, end: int) -> None:
+            part, own = slice(begin, end), slice(begin * W, end * W)
+            size = (end - begin) * W
+            cache, memory, space = self._arguments(stack.model, pool, first + own.start, rows, size, size)
+            items = row_R[own], self.length_R[own], token_R[own]
+            beam = row_R[:size], log_prob_AW[part], best_AM[part], cell_AM[part]
+            search_kernel.read_and_choose(
+                stack.model, cache, memory, stack.embedding, items, stack.vocabulary, beam, space
+            )
+            cell_AM[part] += own.start * stack.vocabulary
+
+        run_shares(choose, row_cuts(len(log_prob_AW), W * stack.work))
         return best_AM, cell_AM, StackState(stack, pool, rows, rows.filled_R, self.sources, self.longest + 1)
 
     def _new_pool(self, new: int, longest: int) -> tuple[Pool, Rows]:
