@@ -1,22 +1,25 @@
 """Training a network as the text grows: tokens/s, seconds to the first step with a warm cache, and private memory.
 
 A larger text is made of perturbed copies of TEXT (`counting_growth.py`). It is first tokenised by a training of one
-step, whose seconds are not counted: afterwards the cache is warm. Memory is sampled during a second training, from
---warm-up of its steps to its end.
+step, whose seconds are not counted: afterwards the cache is warm. Then the sizes take turns. Memory is sampled from
+--warm-up of the steps to the last step, and from then to the end of the process, which evaluates the model. On a busy
+machine the steps per second of processor time are steadier than the tokens/s by the clock.
 
     python bench/training_growth.py debdocs.txt --megabytes 10 1000 --steps 400
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from counting_growth import PROGRAM, perturb
@@ -27,15 +30,35 @@ SAMPLING_SECONDS = 0.05
 MEGABYTE = 1_000_000
 
 
+@dataclass(frozen=True)
+class Sample:
+    """The state of a training at a moment."""
+
+    steps: int
+    private: int  # bytes
+    processor: float  # seconds
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one training took."""
+
+    start: float  # seconds until its first step has ended
+    tokens_per_second: float
+    steps_per_processor_second: float
+    private: tuple[int, int, int]  # bytes after the warm-up, the most until the last step, and the most after it
+
+
 @dataclass
 class Growth:
     """What training on a text took."""
 
-    bytes: int
+    text: Path
     tokenising: float  # seconds of the first training
-    start: float = 0.0  # seconds of the second until its first step has ended
-    tokens_per_second: float = 0.0
-    private: tuple[int, int] = (0, 0)  # bytes after the warm-up, and the most after it
+    trainings: list[Training] = field(default_factory=list)
+
+    def median(self, what: str) -> float:
+        return statistics.median(getattr(one, what) for one in self.trainings)
 
 
 def grown(text: Path, place: Path, megabytes: int, changed: float) -> Path:
@@ -58,16 +81,16 @@ def command(text: Path, out: Path, tokenizer: str, model: str, steps: int) -> li
     return [PROGRAM, "train", str(text), *shape, *frequent, "--out", str(out), "--json"]
 
 
-def watch(given: list[str], environment: dict[str, str], log: Path) -> tuple[float, list[tuple[int, int]], dict]:
-    """Run a training -> seconds until its first step, its steps and private bytes over time, and its result."""
-    began, first, samples = time.perf_counter(), 0.0, list[tuple[int, int]]()
+def watch(given: list[str], environment: dict[str, str], log: Path) -> tuple[float, list[Sample], dict]:
+    """Run a training -> seconds until its first step, its states over time, and its result."""
+    began, first, samples = time.perf_counter(), 0.0, list[Sample]()
     with subprocess.Popen(given, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
             steps = log.read_bytes().count(b'"lr"') if log.exists() else 0
             if steps and not first:
                 first = time.perf_counter() - began
-            if steps:
-                samples.append((steps, private_bytes(process.pid)))
+            if steps and (private := private_bytes(process.pid)):
+                samples.append(Sample(steps, private, processor_seconds(process.pid)))
             time.sleep(SAMPLING_SECONDS)
         assert process.stdout is not None
         answer = process.stdout.read()
@@ -85,40 +108,59 @@ def private_bytes(process: int) -> int:
     return next((1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")), 0)
 
 
-def measure(text: Path, folder: Path, options: object, environment: dict[str, str]) -> Growth:
-    """Train twice on a text."""
-    given = (options.tokenizer, options.model)  # type: ignore[attr-defined]
+def processor_seconds(process: int) -> float:
+    """The processor time of a process; 0 once it has ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def begin_on(text: Path, folder: Path, options: argparse.Namespace, environment: dict[str, str]) -> Growth:
+    """Tokenise a text."""
     began = time.perf_counter()
-    subprocess.run(command(text, folder / "first", *given, 1), env=environment, check=True, capture_output=True)
-    found, out = Growth(text.stat().st_size, time.perf_counter() - began), folder / "second"
-    steps = options.steps  # type: ignore[attr-defined]
-    start, samples, result = watch(command(text, out, *given, steps), environment, out / "metrics.jsonl")
-    found.start, found.tokens_per_second = start, result["tokens_per_second"]
-    warm = [size for step, size in samples if step >= options.warm_up * steps and size]  # type: ignore[attr-defined]
-    found.private = warm[0], max(warm)
-    for name in ("first", "second"):
-        shutil.rmtree(folder / name)
-    return found
+    given = command(text, folder / "first", options.tokenizer, options.model, 1)
+    subprocess.run(given, env=environment, check=True, capture_output=True)
+    shutil.rmtree(folder / "first")
+    return Growth(text, time.perf_counter() - began)
+
+
+def train_on(text: Path, folder: Path, options: argparse.Namespace, environment: dict[str, str]) -> Training:
+    """Train on a tokenised text."""
+    out, steps = folder / "second", options.steps
+    given = command(text, out, options.tokenizer, options.model, steps)
+    start, samples, result = watch(given, environment, out / "metrics.jsonl")
+    shutil.rmtree(out)
+    warm = [one for one in samples if options.warm_up * steps <= one.steps < steps]
+    after = [one for one in samples if one.steps == steps] or warm[-1:]
+    speed = (warm[-1].steps - warm[0].steps) / max(warm[-1].processor - warm[0].processor, 1e-9)
+    private = warm[0].private, max(one.private for one in warm), max(one.private for one in after)
+    print(f"{text.name}: {start:.1f} s, {speed:.2f} steps/s, {private}", file=sys.stderr, flush=True)
+    return Training(start, result["tokens_per_second"], speed, private)
 
 
 def figures(found: list[Growth]) -> list[Figure]:
     lines, base = [], found[0]
     for one in found:
-        name, ratio = f"{one.bytes / 1e6:.0f} MB", one.tokens_per_second / base.tokens_per_second
-        lines.append(Figure(f"{name}, training", one.tokens_per_second, "tokens/s", ratio=ratio, at_least=0.95))
-        lines.append(
-            Figure(f"{name}, to the first step, warm cache", one.start, "s", 5.0, ratio=one.start / 5.0, at_most=1.0)
-        )
-        growth = one.private[1] / one.private[0]
-        lines.append(
-            Figure(f"{name}, private after warm-up", one.private[0] / 2**20, "MiB", ratio=growth, at_most=1.02)
-        )
+        name = f"{one.text.stat().st_size / 1e6:.0f} MB"
+        units = {"tokens_per_second": "tokens/s", "steps_per_processor_second": "steps/s"}
+        for (what, unit), way in zip(units.items(), ("clock", "processor"), strict=True):
+            pairs = zip(one.trainings, base.trainings, strict=True)
+            ratio = statistics.median(getattr(mine, what) / getattr(other, what) for mine, other in pairs)
+            lines.append(Figure(f"{name}, training, {way}", one.median(what), unit, ratio=ratio, at_least=0.95))
+        start = one.median("start")
+        lines.append(Figure(f"{name}, to the first step, warm cache", start, "s", 5.0, ratio=start / 5.0, at_most=1.0))
+        begins, most, end = (max(sizes) / 2**20 for sizes in zip(*(one.private for one in one.trainings), strict=True))
+        growth = max(one.private[1] / one.private[0] for one in one.trainings)
+        lines.append(Figure(f"{name}, private, most until the last step", most, "MiB", begins, growth, at_most=1.02))
+        lines.append(Figure(f"{name}, private, evaluation at the end", end, "MiB", begins, end / begins))
         lines.append(Figure(f"{name}, first training of one step", one.tokenising, "s"))
     return lines
 
 
 def main() -> None:
-    parser = arguments(__doc__, repeats=1)
+    parser = arguments(__doc__, repeats=2)
     parser.add_argument("text", type=Path, help="text of words between white space, one sentence per line")
     parser.add_argument("--megabytes", type=int, nargs="+", default=[10, 1000], help="sizes of the text")
     parser.add_argument("--model", default="lstm", help="model that is trained (default: %(default)s)")
@@ -135,10 +177,13 @@ def main() -> None:
         text = beginning(options.text, folder / "text", size=2 * MEGABYTE) if options.quick else options.text
         found = []
         for megabytes in [1, 4] if options.quick else options.megabytes:
-            place = grown(text, folder / "grown.txt", megabytes, options.changed)
-            found.append(measure(place, folder, options, environment))
-            print(found[-1], file=sys.stderr, flush=True)
-    report(figures(found), options, model=options.model, tokenizer=options.tokenizer, steps=options.steps)
+            place = grown(text, folder / f"{megabytes}.txt", megabytes, options.changed)
+            found.append(begin_on(place, folder, options, environment))
+        for _ in range(options.repeats):
+            for one in found:
+                one.trainings.append(train_on(one.text, folder, options, environment))
+        lines = figures(found)
+    report(lines, options, model=options.model, tokenizer=options.tokenizer, steps=options.steps)
 
 
 if __name__ == "__main__":

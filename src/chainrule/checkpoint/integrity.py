@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.base.cache import default_cache, usable
+from chainrule.base.known_files import SETTLED
 
 UNCHECKED = ("training", "recipe", "init", "init_embedding")
 """Parts of config.toml that do not determine what a trained model computes."""
-
-SETTLED = 0.1
-"""Seconds after which another write gives a file another time: clocks of file systems have ticks."""
 
 UNCHECKED_DATA = ("train", "valid")
 """Likewise of the section `data`: texts may be moved."""

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from chainrule.base.cache import cache_limit, default_cache, evict, temporary_cache, touch, usable
 from chainrule.base.devices import physical_cores
 from chainrule.base.files import folder_atomically, write_atomically
+from chainrule.base.known_files import state_of
 from chainrule.base.parallel import ordered_map
 from chainrule.base.progress import Progress
 from chainrule.data import store_journal
@@ -43,6 +44,7 @@ from chainrule.text.tokenizers.base import Ids, Tokenizer
 
 VERSION = 2  # of the file formats
 FINGERPRINT = 1  # version of the fingerprints, which stay the same when the file formats change
+WHOLE = "whole"
 TOKENS, COUNTS, INFO, RESIDUE = "tokens.bin", "counts.npy", "store.json", "residue.json"
 
 
@@ -156,6 +158,8 @@ def _open(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Progress |
         journal = Journal(folder)
         with folder_atomically(folder) as building:
             info = _write(building, texts, tokenizer, progress, journal if texts.size > store_journal.LARGE else None)
+        if state := state_of(folder / TOKENS, settled=True):
+            state.note(_whole(info, tokenizer.vocab_size), WHOLE)
         journal.delete()
     return TokenStore(folder, info, texts, tokenizer)
 
@@ -181,11 +185,26 @@ def _read_info(folder: Path, len_counts: int) -> StoreInfo | None:
             and size == info.tokens * np.dtype(info.dtype).itemsize
             and counts.shape == (len_counts,)
             and counts.sum() == info.tokens
-            and _checksum(folder / TOKENS, np.dtype(info.dtype), len_counts) == info.checksum
+            and _has_checksum(folder / TOKENS, info, len_counts)
         )
     except (OSError, ValueError, TypeError, EOFError):
         return None
     return info if whole else None
+
+
+def _whole(info: StoreInfo, vocab_size: int) -> str:
+    return f"tokens of {info.dtype} below {vocab_size} with CRC-32 {info.checksum}"
+
+
+def _has_checksum(path: Path, info: StoreInfo, vocab_size: int) -> bool:
+    """Whether a file has the ids that were written; a large one is read once, as long as nothing writes it."""
+    state, question = state_of(path), _whole(info, vocab_size)
+    if state and state.recall(question) == WHOLE:
+        return True
+    whole = _checksum(path, np.dtype(info.dtype), vocab_size) == info.checksum
+    if whole and state and state == state_of(path):
+        state.note(question, WHOLE)
+    return whole
 
 
 def _read_residue(folder: Path) -> ResidueSize | None:

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from chainrule.base.known_files import FileState, state_of
 from chainrule.errors import DataError
 from chainrule.text.data_sets import BATCH, DataSet, field_names, field_of, is_data_set
 from chainrule.text.encodings import as_utf8, utf16_by_zeros
@@ -35,10 +36,14 @@ SIMILAR = (0.7, 0.0)
 
 
 class TextSource(NamedTuple):
-    """One source: its name in messages, and its bytes in chunks."""
+    """One source: its name in messages, its bytes in chunks, and the state of its file.
+
+    A source that is not a function of one file has no state.
+    """
 
     name: str
     chunks: Callable[[], Iterator[bytes]]
+    state: Callable[[], FileState | None] = lambda: None
 
 
 def find_sources(source: str | Path, field: str, *, exact: bool = False) -> list[TextSource]:
@@ -112,9 +117,15 @@ def holds_records(name: str | Path) -> bool:
 
 
 def _file(path: Path, field: str, exact: bool) -> TextSource:
+    reading = f"{path.suffix.lower()} {f'records {field}' if holds_records(path) else 'exact' if exact else 'text'}"
+
+    def state() -> FileState | None:
+        found = state_of(path)
+        return found and found.part(reading)
+
     if holds_records(path):
-        return TextSource(str(path), lambda: _records(str(path), file_chunks(path), field))
-    return TextSource(str(path), lambda: _exact_chunks(path) if exact else file_chunks(path))
+        return TextSource(str(path), lambda: _records(str(path), file_chunks(path), field), state)
+    return TextSource(str(path), lambda: _exact_chunks(path) if exact else file_chunks(path), state)
 
 
 def file_chunks(path: Path) -> Iterator[bytes]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from chainrule.base.known_files import FileState
 from chainrule.text.readers import Texts
 from chainrule.text.sources import TextSource
 
@@ -32,13 +33,34 @@ def cut_text(texts: Texts, target: int) -> tuple[Texts, Texts] | None:
     if cut is None:
         return None
     share = cut / texts.size
-    first = TextSource(f"{texts.name} (first {share:.0%})", lambda: _slice(texts, 0, cut))
-    last = TextSource(f"{texts.name} (last {1 - share:.0%})", lambda: _slice(texts, cut, texts.size))
+    first = TextSource(f"{texts.name} (first {share:.0%})", lambda: _slice(texts, 0, cut), _part_state(texts, 0, cut))
+    size = texts.size
+    last = TextSource(
+        f"{texts.name} (last {1 - share:.0%})", lambda: _slice(texts, cut, size), _part_state(texts, cut, size)
+    )
     return Texts([first]), Texts([last])
+
+
+def _part_state(texts: Texts, begin: int, end: int) -> Callable[[], FileState | None]:
+    def state() -> FileState | None:
+        whole = texts.state
+        return whole and whole.part(f"{begin} {end}")
+
+    return state
 
 
 def _line_end_near(texts: Texts, target: int) -> int | None:
     """The offset after the last newline before `target`, else after the next one that does not end the text."""
+    state, question = texts.state, f"line end near {target}"
+    if state and (known := state.recall(question) or "").isdecimal():
+        return int(known)
+    found = _find_line_end(texts, target)
+    if state and found is not None and state == texts.state:
+        state.note(question, str(found))
+    return found
+
+
+def _find_line_end(texts: Texts, target: int) -> int | None:
     before = None
     for block in texts.blocks():
         newline = block.data.rfind(b"\n", 0, max(0, target - block.offset))
