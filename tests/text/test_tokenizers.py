@@ -76,6 +76,14 @@ def test_saved_and_loaded_is_the_same(small: Small, kind: str, tmp_path: Path) -
         ]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_saved_file_has_one_line_for_each_value(small: Small, kind: str, tmp_path: Path) -> None:
+    """As the encoder of Python writes it: fingerprints are those of these bytes."""
+    small(kind).save(tmp_path)
+    text = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
+    assert text == json.dumps(json.loads(text), ensure_ascii=False, indent=0)
+
+
 JOINING = ("bpe", "unigram", "huggingface", "sentencepiece")
 
 

@@ -158,7 +158,7 @@ class CountPartition:
             names = (Path(folder, str(number)) for number in numbers())
             blocks = _encoded(column_texts(batches, self.column), tokenizer, summary)
             counted = count_segment(blocks, self.shape, names.__next__, part=part)
-            for rows, counts in merge_rows(counted.runs, self.shape.order, self.shape.vocab_size):
+            for rows, counts, _ in merge_rows(counted.runs, self.shape.order, self.shape.vocab_size):
                 yield arrow.RecordBatch.from_arrays([keys_of(rows, arrow), arrow.array(counts)], ["window", "count"])
         ends = counted.segment
         summary.tokens, summary.ends_line = ends.tokens, ends.ends_line

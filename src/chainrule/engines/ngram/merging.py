@@ -1,7 +1,13 @@
 """Merging of sorted runs: many files are read in parallel, from front to back, as one sorted sequence of windows.
 
-Every run has a buffer, which is filled again when it may not hold a whole row. A heap holds the runs by their current
-rows. `sorted_runs.py` describes the bytes.
+Every run has a buffer, which is filled again when it may not hold a whole row. `sorted_runs.py` describes the bytes. A
+tournament holds the runs by their current rows: each inner node of a binary tree has the run that lost there, and the
+winner of all is the next row. Its successor in the same run plays against the losers on its path alone.
+
+Rows are compared by codes (Conner 1977, "offset-value codes"): how many leading ids a row shares with the row that it
+lost to, and its next id. A larger number of shared ids, or else a smaller id, comes first. Only rows with equal codes
+are compared id by id, from the next one on. The code of the successor is the beginning of its bytes in the file, and
+the code of the winner is what it shares with the row before it.
 """
 
 from __future__ import annotations
@@ -28,27 +34,33 @@ MAX_RUNS = 256
 
 DONE, STARVED, DAMAGED = 0, 1, 2
 
+WORD_BITS = 33
+"""Bits of a code for an id plus one."""
+
+EQUAL, EXHAUSTED = 0, (1 << 63) - 1
+"""Codes of a row that equals the one before it, and of a run without rows."""
+
 
 def merge_runs(runs: Sequence[SortedRun], order: int, vocab_size: int) -> Iterator[Windows]:
     """The distinct windows of all runs in sorted order, with the sums of their counts, in blocks that stay valid."""
-    last, places, begun = np.full(order, NOTHING, np.uint32), np.arange(BLOCK, dtype=np.uint32) * order, False
-    for rows, counts in merge_rows(runs, order, vocab_size):
-        shared = np.empty(len(rows), np.uint8)
-        _compare(rows, last, begun, shared)
-        begun, last = True, rows[-1].copy()
-        yield Windows(rows.reshape(-1).copy(), places[: len(rows)], shared, counts.copy())
+    places = np.arange(BLOCK, dtype=np.uint32) * order
+    for rows, counts, shared in merge_rows(runs, order, vocab_size):
+        yield Windows(rows.reshape(-1).copy(), places[: len(rows)], shared.copy(), counts.copy())
 
 
-def merge_rows(runs: Sequence[SortedRun], order: int, vocab_size: int) -> Iterator[tuple[Array, Array]]:
-    """The same as rows, filled up with NOTHING, and counts; the arrays are overwritten by the next block."""
+def merge_rows(runs: Sequence[SortedRun], order: int, vocab_size: int) -> Iterator[tuple[Array, Array, Array]]:
+    """The same as rows, filled up with NOTHING, their counts, and the number of leading ids equal to the row before.
+
+    The arrays are overwritten by the next block.
+    """
     runs = [run for run in runs if run.rows]
     if not runs:
         return
-    rows, counts = np.empty((BLOCK, order), np.uint32), np.empty(BLOCK, np.int64)
+    rows, counts, shared = np.empty((BLOCK, order), np.uint32), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint8)
     with ExitStack() as stack:
         merger = _Merger([(run.path, stack.enter_context(run.path.open("rb"))) for run in runs], order, vocab_size)
-        while used := merger.fill(rows, counts):
-            yield rows[:used], counts[:used]
+        while used := merger.fill(rows, counts, shared):
+            yield rows[:used], counts[:used], shared[:used]
 
 
 def runs_within(memory: int | None) -> int:
@@ -66,7 +78,7 @@ def merge_into(
         merged = merge_into(path.with_name(f"{path.name}-{groups}"), runs[:at_once], order, vocab_size, at_once)
         runs = [*runs[at_once:], merged]
     writer = RunWriter(path, order)
-    for rows, counts in merge_rows(runs, order, vocab_size):
+    for rows, counts, _ in merge_rows(runs, order, vocab_size):
         writer.add_rows(rows, counts)
     for number in range(1, groups + 1):
         path.with_name(f"{path.name}-{number}").unlink()
@@ -74,7 +86,7 @@ def merge_into(
 
 
 class _Merger:
-    """The state of a merge: buffers of coded rows, the current row of each run, and the heap."""
+    """The state of a merge: buffers of coded rows, the current row of each run with its code, and the tournament."""
 
     def __init__(self, files: list[tuple[Path, BinaryIO]], order: int, vocab_size: int) -> None:
         self._files, self._vocab_size, size = files, vocab_size, len(files)
@@ -83,18 +95,18 @@ class _Merger:
         self._cursors, self._ends = np.zeros(size, np.int64), np.zeros(size, np.int64)
         self._exhausted = np.zeros(size, np.bool_)
         self._rows, self._counts = np.full((size, order), NOTHING, np.uint32), np.zeros(size, np.int64)
-        self._heap, self._size = np.arange(size), np.array([size])
+        self._codes, self._losers = np.zeros(size, np.int64), np.zeros(size, np.int64)
         for run in range(size):
             self._refill(run)
-            if not _advance(*self._reading, run, vocab_size, self._rows, self._counts):
+            if not _advance(*self._reading, run, vocab_size, self._rows, self._counts, self._codes):
                 raise self._damaged(run)
-        _heapify(self._rows, self._heap)
+        _begin_tournament(self._rows, self._codes, self._losers)
 
     @property
     def _reading(self) -> tuple[Array, Array, Array]:
         return self._buffers, self._cursors, self._ends
 
-    def fill(self, rows: Array, counts: Array) -> int:
+    def fill(self, rows: Array, counts: Array, shared: Array) -> int:
         """Fill a block with the least rows -> their number; 0 once all runs are exhausted."""
         used = np.zeros(1, np.int64)
         while True:
@@ -105,10 +117,11 @@ class _Merger:
                 self._vocab_size,
                 self._rows,
                 self._counts,
-                self._heap,
-                self._size,
+                self._codes,
+                self._losers,
                 rows,
                 counts,
+                shared,
                 used,
             )
             if status == DONE:
@@ -131,27 +144,26 @@ class _Merger:
 
 @njit(cache=True, nogil=True)
 def _advance(
-    buffers: Array, cursors: Array, ends: Array, run: Number, vocab_size: int, rows: Array, counts: Array
+    buffers: Array, cursors: Array, ends: Array, run: Number, vocab_size: int, rows: Array, counts: Array, codes: Array
 ) -> Any:
-    """Read the next row of a run -> False if the bytes are no row."""
+    """Read the next row of a run and its code after the one before -> False if the bytes are no row."""
     order, at, end = rows.shape[1], cursors[run], ends[run]
     head = np.int64(buffers[run, at]) if at < end else np.int64(0)
     equal, new = head & 15, head >> 4
+    length = equal + new
     at += 1
-    if new == 0 or equal + new > order or (equal > 0 and rows[run, equal - 1] == NOTHING):
+    if new == 0 or length > order or (equal > 0 and rows[run, equal - 1] == NOTHING):
         return False
-    for k in range(equal, equal + new + 1):
-        value, shift = np.uint64(0), np.uint64(0)
-        while True:
-            if at >= end or shift > np.uint64(63):
+    for k in range(equal, length + 1):
+        if at >= end:
+            return False
+        value = np.uint64(buffers[run, at])
+        at += 1
+        if value >= np.uint64(128):
+            value, at = _long_number(buffers, run, at, end, value)
+            if at < 0:
                 return False
-            byte = np.uint64(buffers[run, at])
-            at += 1
-            value |= (byte & np.uint64(127)) << shift
-            shift += np.uint64(7)
-            if byte < np.uint64(128):
-                break
-        if k == equal + new:
+        if k == length:
             counts[run] = np.int64(value)
             break
         if k == equal and rows[run, k] != NOTHING:
@@ -161,42 +173,77 @@ def _advance(
         if value >= np.uint64(vocab_size):
             return False
         rows[run, k] = np.uint32(value)
-    rows[run, equal + new :] = NOTHING
+    for k in range(length, order):
+        rows[run, k] = NOTHING
     cursors[run] = at
+    codes[run] = _code(order - equal, rows[run, equal])
     return counts[run] > 0
 
 
 @njit(cache=True, nogil=True)
-def _precedes(rows: Array, one: Number, other: Number) -> Any:
-    """Whether the row of one run sorts before that of another; NOTHING sorts before every id."""
-    for k in range(rows.shape[1]):
-        a, b = np.uint32(rows[one, k] + np.uint32(1)), np.uint32(rows[other, k] + np.uint32(1))
-        if a != b:
-            return a < b
-    return False
+def _long_number(buffers: Array, run: Number, at: Number, end: Number, value: Number) -> tuple[Any, Any]:
+    """A varint whose first byte is known -> its value and the place after it; -1 if the bytes are none."""
+    value, shift = value & np.uint64(127), np.uint64(7)
+    while at < end and shift <= np.uint64(63):
+        byte = np.uint64(buffers[run, at])
+        at += 1
+        value |= (byte & np.uint64(127)) << shift
+        shift += np.uint64(7)
+        if byte < np.uint64(128):
+            return value, at
+    return value, np.int64(-1)
 
 
 @njit(cache=True, nogil=True)
-def _sift(rows: Array, heap: Array, size: int, place: int) -> None:
-    """Restore the order of a min-heap of runs below `place`; runs compare by their current rows."""
-    run = heap[place]
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        if child + 1 < size and _precedes(rows, heap[child + 1], heap[child]):
-            child += 1
-        if not _precedes(rows, heap[child], run):
-            break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = run
+def _code(left: Number, word: Number) -> Any:
+    """The code of a row of which all but the last `left` ids are shared; NOTHING sorts before every id."""
+    return (np.int64(left) << WORD_BITS) | np.int64(np.uint32(word + np.uint32(1)))
 
 
 @njit(cache=True, nogil=True)
-def _heapify(rows: Array, heap: Array) -> None:
-    for place in range(len(heap) // 2 - 1, -1, -1):
-        _sift(rows, heap, len(heap), place)
+def _precedes(rows: Array, codes: Array, one: Number, other: Number) -> Any:
+    """Whether the row of one run sorts before, or equals, that of another; gives the later one a code after the other.
+
+    Both have codes after the same row. The code of the later one is the same after both, unless they are equal.
+    """
+    if codes[one] != codes[other]:
+        return codes[one] < codes[other]
+    order = rows.shape[1]
+    if codes[one] == EXHAUSTED or codes[one] == EQUAL:
+        return True
+    for k in range(order - (codes[one] >> WORD_BITS) + 1, order):
+        mine, theirs = _code(order - k, rows[one, k]), _code(order - k, rows[other, k])
+        if mine != theirs:
+            codes[other if mine < theirs else one] = max(mine, theirs)
+            return mine < theirs
+    codes[other] = EQUAL
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _begin_tournament(rows: Array, codes: Array, losers: Array) -> None:
+    """Let all runs play; the tree has the runs as its leaves, and losers[0] is the winner."""
+    size = len(losers)
+    winners = np.empty(2 * size, np.int64)
+    winners[size:] = np.arange(size)
+    for node in range(size - 1, 0, -1):
+        one, other = winners[2 * node], winners[2 * node + 1]
+        if not _precedes(rows, codes, one, other):
+            one, other = other, one
+        winners[node], losers[node] = one, other
+    losers[0] = winners[1]
+
+
+@njit(cache=True, nogil=True)
+def _play(rows: Array, codes: Array, losers: Array, run: Number) -> None:
+    """Let the new row of the last winner play against the losers on its path."""
+    node = (run + len(losers)) >> 1
+    while node > 0:
+        other = losers[node]
+        if not _precedes(rows, codes, run, other):
+            losers[node], run = run, other
+        node >>= 1
+    losers[0] = run
 
 
 @njit(cache=True, nogil=True)
@@ -209,10 +256,11 @@ def _merge_block(
     vocab_size: int,
     rows: Array,
     counts: Array,
-    heap: Array,
-    size: Array,
+    codes: Array,
+    losers: Array,
     merged: Array,
     sums: Array,
+    shared: Array,
     used: Array,
 ) -> tuple[int, int]:
     """Move the least rows of all runs to `merged` until it is full, the runs are exhausted, or one needs more bytes.
@@ -220,42 +268,24 @@ def _merge_block(
     -> the status, and the run that it is about.
     """
     order, filled = rows.shape[1], used[0]
-    while size[0] > 0:
-        run = heap[0]
+    while codes[losers[0]] != EXHAUSTED:
+        run = losers[0]
         if ends[run] - cursors[run] < needed and not exhausted[run]:
             used[0] = filled
             return STARVED, run
-        equal = filled > 0
-        for k in range(order):
-            if not equal:
-                break
-            equal = merged[filled - 1, k] == rows[run, k]
-        if not equal:
+        if codes[run] != EQUAL:
             if filled == len(merged):
                 break
-            merged[filled] = rows[run]
+            for k in range(order):
+                merged[filled, k] = rows[run, k]
+            shared[filled] = order - (codes[run] >> WORD_BITS)
             sums[filled] = 0
             filled += 1
         sums[filled - 1] += counts[run]
         if cursors[run] == ends[run]:
-            size[0] -= 1
-            heap[0] = heap[size[0]]
-        elif not _advance(buffers, cursors, ends, run, vocab_size, rows, counts):
+            codes[run] = EXHAUSTED
+        elif not _advance(buffers, cursors, ends, run, vocab_size, rows, counts, codes):
             return DAMAGED, run
-        _sift(rows, heap, size[0], 0)
+        _play(rows, codes, losers, run)
     used[0] = filled
     return DONE, 0
-
-
-@njit(cache=True, nogil=True)
-def _compare(rows: Array, last: Array, begun: bool, shared: Array) -> None:
-    """The number of leading ids that each row shares with the previous one; `last` ends the previous block."""
-    for number in range(len(shared)):
-        equal = 0
-        if number > 0 or begun:
-            while equal < rows.shape[1]:
-                before = rows[number - 1, equal] if number else last[equal]
-                if before != rows[number, equal] or before == NOTHING:
-                    break
-                equal += 1
-        shared[number] = equal

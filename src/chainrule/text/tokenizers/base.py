@@ -164,7 +164,7 @@ class Tokenizer(ABC):
 
     def _json(self) -> str:
         content = {"kind": self.kind, "version": VERSION, **self.state(), "files": sorted(self.blobs())}
-        return json.dumps(content, ensure_ascii=False, indent=0)
+        return _in_lines(content)
 
     def lines_of(self, ids: Iterable[int]) -> Iterator[list[int]]:
         """The ids between the newlines; what follows the last newline is the last line, maybe empty."""
@@ -176,3 +176,18 @@ class Tokenizer(ABC):
             else:
                 line.append(int(token))
         yield line
+
+
+SEPARATORS = (",\n", ": ")
+
+
+def _in_lines(content: dict[str, Any]) -> str:
+    """`json.dumps` with an indent of 0. The compiled encoder knows no indent, so it gets long lists by themselves."""
+
+    def write(value: Any) -> str:
+        if isinstance(value, list) and value and set(map(type, value)) == {str}:
+            return f"[\n{json.dumps(value, ensure_ascii=False, separators=SEPARATORS)[1:-1]}\n]"
+        return json.dumps(value, ensure_ascii=False, indent=0)
+
+    entries = [f"{write(name)}: {write(value)}" for name, value in content.items()]
+    return "{\n" + ",\n".join(entries) + "\n}"
