@@ -1,91 +1,66 @@
 """The command line: registers the verbs, each of which has its own module.
 
-Torch is imported inside the verbs, so that --help answers quickly.
+The module of a verb is imported when the verb is called or described, and torch inside it, so that all answer quickly.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from chainrule.cli import (
-    classify,
-    compare,
-    compress,
-    count,
-    demo,
-    distill,
-    embed,
-    evaluate,
-    exchange,
-    fill,
-    generate,
-    info,
-    measure,
-    mix,
-    neighbours,
-    pack,
-    report,
-    rescore,
-    score,
-    serve,
-    tag,
-    tokenize,
-    train,
-    translate,
-    tune,
-)
 from chainrule.cli.failures import BUG, describe, open_missing_streams, print_failure, report_bug
 from chainrule.cli.quick_start import skip_optional_imports
 from chainrule.cli.threads import with_threads
 from chainrule.cli.training_command import TrainingCommand
 
-VERBS: dict[str, dict[str, Callable[..., None]]] = {
+VERBS: dict[str, dict[str, str]] = {
     "Train and measure": {
-        "demo": demo.demo,
-        "train": train.train,
-        "eval": evaluate.evaluate,
-        "score": score.score,
-        "rescore": rescore.rescore,
-        "measure": measure.measure,
-        "compare": compare.compare,
-        "mix": mix.mix,
-        "tune": tune.tune,
-        "report": report.report,
+        "demo": "demo.demo",
+        "train": "train.train",
+        "eval": "evaluate.evaluate",
+        "score": "score.score",
+        "rescore": "rescore.rescore",
+        "measure": "measure.measure",
+        "compare": "compare.compare",
+        "mix": "mix.mix",
+        "tune": "tune.tune",
+        "report": "report.report",
     },
     "Use": {
-        "generate": generate.generate,
-        "translate": translate.translate,
-        "classify": classify.classify,
-        "tag": tag.tag,
-        "fill": fill.fill,
-        "embed": embed.embed,
-        "neighbours": neighbours.neighbours,
-        "compress": compress.compress,
-        "decompress": compress.decompress,
-        "serve": serve.serve,
+        "generate": "generate.generate",
+        "translate": "translate.translate",
+        "classify": "classify.classify",
+        "tag": "tag.tag",
+        "fill": "fill.fill",
+        "embed": "embed.embed",
+        "neighbours": "neighbours.neighbours",
+        "compress": "compress.compress",
+        "decompress": "compress.decompress",
+        "serve": "serve.serve",
     },
     "Exchange": {
-        "export": exchange.export,
-        "import": exchange.import_,
-        "pack": pack.pack,
-        "unpack": pack.unpack,
-        "distill": distill.distill,
-        "count": count.count,
-        "merge": count.merge,
+        "export": "exchange.export",
+        "import": "exchange.import_",
+        "pack": "pack.pack",
+        "unpack": "pack.unpack",
+        "distill": "distill.distill",
+        "count": "count.count",
+        "merge": "count.merge",
     },
     "Inspect": {
-        "models": info.models,
-        "explain": info.explain,
-        "info": info.info,
-        "tokenize": tokenize.tokenize,
+        "models": "info.models",
+        "explain": "info.explain",
+        "info": "info.info",
+        "tokenize": "tokenize.tokenize",
     },
 }
-"""The verbs by group, in the order of `chainrule --help`."""
+"""The module and the function of each verb by group, in the order of `chainrule --help`."""
 
 TRAINING_VERBS = ("train", "compare")
 """The verbs that take any option of the configuration with --set."""
@@ -101,8 +76,15 @@ class VerbGroup(TyperGroup):
         width = max(map(len, self.commands))
         for title, verbs in VERBS.items():
             with formatter.section(title):
-                rows = [(name.ljust(width), _summary(function)) for name, function in verbs.items()]
+                rows = [(name.ljust(width), _summary(_function(place))) for name, place in verbs.items()]
                 formatter.write_dl(rows)
+
+
+def _function(place: str) -> Callable[..., None]:
+    """The function of a verb."""
+    module, _, name = place.partition(".")
+    found: Callable[..., None] = getattr(import_module(f"chainrule.cli.{module}"), name)
+    return found
 
 
 def _summary(function: Callable[..., None]) -> str:
@@ -137,14 +119,29 @@ def _make_app(only: str | None = None) -> typer.Typer:
     )
     made.callback()(options)
     for verbs in VERBS.values():
-        for name, function in verbs.items():
+        for name, place in verbs.items():
             if only is None or name == only:
+                function = _function(place)
                 verb = function if name in LIGHT_VERBS else with_threads(function)
                 made.command(name, cls=TrainingCommand if name in TRAINING_VERBS else None)(verb)
     return made
 
 
-app = _make_app()
+@cache
+def _whole_app() -> typer.Typer:
+    return _make_app()
+
+
+if TYPE_CHECKING:
+    app: typer.Typer
+    """The command line with all verbs."""
+else:
+
+    def __getattr__(name: str) -> Any:
+        """`app`, which imports the modules of all verbs."""
+        if name != "app":
+            raise AttributeError(f"module {__name__} has no attribute {name}")
+        return _whole_app()
 
 
 def main() -> None:
@@ -165,7 +162,7 @@ def _run() -> None:
     try:
         arguments = _repeat(sys.argv[1:], "--prune")
         known = any(arguments[0] in verbs for verbs in VERBS.values()) if arguments else False
-        (_make_app(arguments[0]) if known else app)(arguments)
+        (_make_app(arguments[0]) if known else _whole_app())(arguments)
     except SystemExit as exit_:
         reason = _exit_reason(exit_)
         if isinstance(reason, BrokenPipeError):  # the reader of the output, for example `head`, has read enough

@@ -14,7 +14,7 @@ from chainrule.checkpoint.build import load_model
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.engines.ngram import query
 from chainrule.engines.ngram.sentences import ENDS, SentenceScorer
-from chainrule.engines.ngram.table import NgramTable
+from chainrule.engines.ngram.table import NgramTable, value
 from chainrule.errors import ConfigError
 from chainrule.interop.arpa.runs import MAX_ORDER, read_arpa
 from chainrule.text.tokenizers.word import WordTokenizer
@@ -221,7 +221,7 @@ class Model:
         """The back-off weights of all contexts of a state: log10 p of `<s>`, whose own is 0."""
         arrays = self._table.arrays
         contexts = list(enumerate(row[1 : self.order]))
-        return sum(query.value(arrays.backoffs, arrays.backoff_table, k, node) for k, node in contexts if node >= 0)
+        return sum(value(arrays.backoffs, arrays.backoff_table, k, node) for k, node in contexts if node >= 0)
 
     def __contains__(self, word: str) -> bool:
         return word in self._ids

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from chainrule.base.devices import release_memory
+from chainrule.base.lazy import LazyKernels
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.decoding.continuous import ContinuousBatch
 from chainrule.errors import ChainruleError, ConfigError
@@ -45,6 +46,7 @@ class LoadedRun:
         self.used = time.monotonic()
         self.fingerprint = "chainrule-" + run.fingerprint.hex()
         _ = run.model  # loaded now
+        LazyKernels.load_all()
 
     @cached_property
     def batch(self) -> ContinuousBatch:

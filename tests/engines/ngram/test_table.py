@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from chainrule.base.arrays import Array, write_arrays
 from chainrule.engines.ngram.estimate import EstimationPlan, estimate
 from chainrule.engines.ngram.packing import MAX_CODES, pack
-from chainrule.engines.ngram.query import begin, distribution, first_child, value, walk
-from chainrule.engines.ngram.table import BINS, FORMAT, NgramTable, TableArrays, load_table
+from chainrule.engines.ngram.query import begin, distribution, walk
+from chainrule.engines.ngram.query_kernels import first_child
+from chainrule.engines.ngram.table import BINS, FORMAT, NgramTable, TableArrays, load_table, value
 from chainrule.errors import RunError
 from engines.ngram.naive import INTERPOLATED, Stream, reference
 from engines.ngram.test_counts import zipfian
@@ -229,3 +230,10 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         with pytest.raises(RunError) as caught:
             load_table(path)
         assert str(caught.value) == message
+
+
+def test_numbers_of_a_quantised_table_are_read_one_by_one() -> None:
+    """Outside the kernels too, where a code is a number of one byte."""
+    table = made(zipfian(20, 400), 3, quantize=True)
+    arrays, node = table.arrays, int(table.arrays.starts[2])
+    assert value(arrays.probs, arrays.prob_table, 2, node) == arrays.prob_table[2 * BINS + int(arrays.probs[node])]

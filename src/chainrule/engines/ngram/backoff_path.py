@@ -11,7 +11,8 @@ import numpy as np
 
 from chainrule.base.arrays import Array
 from chainrule.engines.ngram.model import NgramArrays
-from chainrule.engines.ngram.query import first_child, value
+from chainrule.engines.ngram.plain_query import children_of
+from chainrule.engines.ngram.table import value
 
 
 class BackoffStep(NamedTuple):
@@ -44,9 +45,7 @@ def backoff_path(model: NgramArrays, before_T: Array, word: int) -> list[Backoff
 def _child(model: NgramArrays, node: int, word: int) -> int | None:
     """The node of a context with one more word; None: it was not seen."""
     arrays, size = model.table.arrays, model.vocab_size
-    low, high = (
-        int(first_child(arrays.first_words, arrays.first_groups, arrays.first_steps, one)) for one in (node, node + 1)
-    )
+    low, high = children_of(arrays, node)
     words = arrays.words[low - size : high - size]
     place = int(np.searchsorted(words, word))
     return low + place if place < len(words) and int(words[place]) == word else None

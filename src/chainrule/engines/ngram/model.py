@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from chainrule.base.arrays import Array
-from chainrule.base.reproducible import kernels
 from chainrule.engines.ngram import query
 from chainrule.engines.ngram.table import NgramTable
 
@@ -30,6 +29,8 @@ class NgramArrays:
 
     def step_probs(self, state: Array, token_B: Array) -> tuple[Array, Array]:
         """Append a token to each prefix -> p(. | prefix) BV in double precision, and the new state."""
+        from chainrule.base.reproducible import kernels  # numba takes a while to import
+
         log_probs_BV, state = self.prefill(state, token_B[:, None])
         probs_BV = np.empty_like(log_probs_BV)
         kernels.apply(kernels.EXP, log_probs_BV.reshape(-1), probs_BV.reshape(-1))  # the same bits on every CPU

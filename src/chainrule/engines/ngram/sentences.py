@@ -23,8 +23,8 @@ from numba.extending import intrinsic, overload
 
 from chainrule.base.arrays import Array
 from chainrule.engines.ngram.model import NgramArrays
-from chainrule.engines.ngram.query import LN10, first_child, value, walk_kernel
-from chainrule.engines.ngram.table import BINS, NgramTable
+from chainrule.engines.ngram.query_kernels import first_child, walk_kernel
+from chainrule.engines.ngram.table import BINS, LN10, NgramTable, value
 from chainrule.text.tokenizers.word_kernels import look_up_into, split_ascii
 from chainrule.text.tokenizers.word_table import TokenIndex
 

@@ -26,6 +26,7 @@ FORMAT = "chainrule n-grams 1"
 SHIFT = 6
 GROUP = 1 << SHIFT
 BINS = 256
+LN10 = float(np.log(10))
 
 
 class TableArrays(NamedTuple):
@@ -75,6 +76,13 @@ class NgramTable:
             "absent": repr(self.absent),
         }
         write_arrays(path, {**self.arrays._asdict(), **extra}, about)
+
+
+def value(codes: Array, table: Array, level: int, node: int) -> float:
+    """The number stored for a node of a level (0 to O - 1): plain, or a code into the table of all or of each level."""
+    if codes.dtype == np.float32:
+        return float(codes[node])
+    return float(table[(level * BINS if codes.dtype == np.uint8 else 0) + int(codes[node])])
 
 
 def load_table(path: Path) -> tuple[NgramTable, dict[str, Array]]:
