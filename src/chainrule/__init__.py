@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from chainrule.base.waiting import set_wait_policy
 
 if TYPE_CHECKING:
-    from chainrule.api import import_model, load, train
+    from chainrule.api import import_model, train
     from chainrule.checkpoint.pack import pack, unpack
     from chainrule.distributed.count import count
     from chainrule.distributed.merge import merge, merge_shards
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from chainrule.interop.formats import export
     from chainrule.reports.build import report
     from chainrule.runs.base import Run
+    from chainrule.runs.load import load
     from chainrule.server.app import serve
 
 __version__: str
@@ -88,7 +89,7 @@ _HOMES = {
     "explain": "chainrule.experiments.explain",
     "export": "chainrule.interop.formats",
     "import_model": "chainrule.api",
-    "load": "chainrule.api",
+    "load": "chainrule.runs.load",
     "measure": "chainrule.evaluation.measures",
     "merge": "chainrule.distributed.merge",
     "merge_shards": "chainrule.distributed.merge",

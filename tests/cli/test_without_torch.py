@@ -1,4 +1,4 @@
-"""The verbs of n-gram models never import torch, nor scipy and yaml, which numba would import."""
+"""The verbs of n-gram models never import torch, nor scipy and yaml, which numba would import; small ones not numba."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import pytest
 
 import chainrule as cr
 
-FORBID = """
+GUARD = """
 import sys
 from importlib.abc import MetaPathFinder
 
 class Forbid(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "yaml") or name == "scipy.linalg":
+        if name.partition(".")[0] in FORBIDDEN or name == "scipy.linalg":
             raise AssertionError(f"{name} is imported")
 
 sys.meta_path.insert(0, Forbid())
+"""
+FORBID = f"""FORBIDDEN = ("torch", "yaml"){GUARD}
 from chainrule.cli.main import main
 from chainrule.cli.quick_start import skip_optional_imports
 skip_optional_imports()
@@ -39,9 +41,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def call(place: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", FORBID, *arguments]
-    return subprocess.run(command, cwd=place, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+def call(place: Path, *arguments: str, script: str = FORBID) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120, check=False)
 
 
 VERBS = {
@@ -53,6 +55,7 @@ VERBS = {
     "greedy": ("generate", "RUN", "--prompt", "the", "--max-new-tokens", "5"),
     "beam": ("generate", "RUN", "--num-beams", "3", "--num-return-sequences", "2", "--json"),
     "sample": ("generate", "RUN", "--temperature", "0.9", "--top-k", "5", "--top-p", "0.9", "--seed", "1"),
+    "why": ("score", "RUN", "test.txt", "--why", "1"),
     "info": ("info", "RUN"),
     "export": ("export", "RUN", "RUN.arpa"),
 }
@@ -60,10 +63,30 @@ VERBS = {
 
 @pytest.mark.parametrize("run", ["counted", "imported"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_imports_torch(place: Path, verb: str, run: str) -> None:
-    done = call(place, *(part.replace("RUN", run) for part in VERBS[verb]))
+def test_no_verb_imports_torch_nor_numba_for_little_text(place: Path, verb: str, run: str) -> None:
+    script = FORBID if verb == "export" else FORBID.replace('"torch", ', '"torch", "numba", ')
+    done = call(place, *(part.replace("RUN", run) for part in VERBS[verb]), script=script)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+PYTHON = """
+import chainrule as cr
+run = cr.load("counted")
+few = run.score(["the cat ran", "a bird sat"])
+assert run.score("the cat ran") == few[0]
+assert run.evaluate(["the cat ran"]).tokens == 4
+assert run.generate("the", max_new_tokens=3, seed=1) and run.next_token("the") and run.inspect(["the cat"])
+sys.meta_path.pop(0)
+many = run.score(["the cat ran", "a bird sat"] * 2000)
+assert "numba" in sys.modules and "torch" not in sys.modules
+assert [one.log_prob for one in many[:2]] == [one.log_prob for one in few]
+"""
+
+
+def test_python_imports_neither_for_little_text_and_the_kernels_for_more(place: Path) -> None:
+    done = call(place, script=f'FORBIDDEN = ("torch", "numba"){GUARD}{PYTHON}')
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("run", ["counted", "imported"])
