@@ -423,7 +423,7 @@ def test_messages_of_wrong_values_and_combinations(chainrule: Call, run: Path, p
     line = refused(chainrule("train", place / "pairs.txt", "--set", "nonsense"))
     assert line == "--set got 'nonsense'; expected KEY=VALUE, for example --set model.hidden=200"
     line = refused(chainrule("generate", run, "--num-beams", 3, "--temperature", 1))
-    assert line == "num_beams searches, but temperature, top_k and top_p sample; give one or the other"
+    assert line == "num_beams searches, but temperature, top_k, top_p and min_p sample; give one or the other"
     line = refused(chainrule("generate", run, "--num-return-sequences", 3))
     assert line == (
         "num_return_sequences is 3, but greedy search finds one text and a beam of 1 at most 1; "

@@ -9,7 +9,7 @@ import torch
 from chainrule.base.over_arrays import TensorArrays, over_arrays
 from chainrule.decoding import Greedy, Sample, beam_search, generate
 from chainrule.decoding.over_arrays import ArraySample, beam_search_arrays, greedy, keep, stream_arrays
-from chainrule.decoding.sample import apply_temperature, keep_top_k, keep_top_p
+from chainrule.decoding.sample import apply_temperature, keep_min_p, keep_top_k, keep_top_p
 from chainrule.models.ngram import Ngram, NgramConfig
 from chainrule.types import Vocabulary
 
@@ -52,7 +52,18 @@ def test_beams_are_identical(model: Ngram, beams: int, penalty: float, eos: int 
                     assert one.log_prob == pytest.approx(other.log_prob, rel=1e-6)
 
 
-@pytest.mark.parametrize("options", [Sample(), Sample(0.7), Sample(top_k=4), Sample(top_p=0.6), Sample(1.3, 6, 0.8)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        Sample(),
+        Sample(0.7),
+        Sample(top_k=4),
+        Sample(top_p=0.6),
+        Sample(1.3, 6, 0.8),
+        Sample(min_p=0.3),
+        Sample(1.3, 6, 0.8, 0.2),
+    ],
+)
 def test_the_filters_are_identical(options: Sample) -> None:
     random = np.random.default_rng(5)
     for _ in range(20):
@@ -60,6 +71,7 @@ def test_the_filters_are_identical(options: Sample) -> None:
         rows[:, 3] = rows[:, 5]  # ties
         expected = apply_temperature(torch.from_numpy(rows), options.temperature)
         expected = keep_top_p(expected if options.top_k is None else keep_top_k(expected, options.top_k), options.top_p)
+        expected = keep_min_p(expected, options.min_p)
         np.testing.assert_allclose(keep(rows, options), expected.numpy(), rtol=1e-6)
 
 

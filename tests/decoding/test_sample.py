@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from chainrule.decoding import Sample
-from chainrule.decoding.sample import apply_temperature, draw, keep_top_k, keep_top_p
+from chainrule.decoding.sample import apply_temperature, draw, keep_min_p, keep_top_k, keep_top_p
 from chainrule.errors import ConfigError
 
 
@@ -56,6 +56,41 @@ def test_top_p_equals_its_definition(size: int, seed: int, p: float, ties: bool)
     assert all(filtered_V[v] == log_probs_V[v] for v in kept_tokens(filtered_V))
 
 
+@settings(deadline=None)
+@given(size=st.integers(1, 12), seed=st.integers(0, 999), p=st.floats(0.001, 0.999), ties=st.booleans())
+def test_min_p_equals_its_definition(size: int, seed: int, p: float, ties: bool) -> None:
+    log_probs_V = distribution(size, seed, ties)
+    filtered_V = keep_min_p(log_probs_V[None], p)[0]
+    best = max(log_probs_V.tolist())
+    assert kept_tokens(filtered_V) == {v for v, value in enumerate(log_probs_V.tolist()) if value >= best + math.log(p)}
+    assert all(filtered_V[v] == log_probs_V[v] for v in kept_tokens(filtered_V))
+
+
+def test_min_p_at_its_ends_keeps_all_tokens_or_the_best() -> None:
+    log_probs_V = torch.tensor([0.1, 0.4, 0.1, 0.4], dtype=torch.float64).log()
+    assert kept_tokens(keep_min_p(log_probs_V[None], 0.0)[0]) == {0, 1, 2, 3}
+    assert kept_tokens(keep_min_p(log_probs_V[None], 1.0)[0]) == {1, 3}
+    assert kept_tokens(keep_min_p(log_probs_V[None], 0.26)[0]) == {1, 3}
+    assert kept_tokens(keep_min_p(log_probs_V[None], 0.24)[0]) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("min_p", [0.01, 0.1, 0.5])
+def test_sampling_filters_as_transformers_does(min_p: float) -> None:
+    import transformers
+
+    log_probs_BV = torch.stack([distribution(40, seed).float() for seed in range(20)])
+    warpers = [
+        transformers.TemperatureLogitsWarper(1.5),
+        transformers.TopKLogitsWarper(20),
+        transformers.TopPLogitsWarper(0.8),
+        transformers.MinPLogitsWarper(min_p),
+    ]
+    expected_BV = log_probs_BV
+    for warper in warpers:
+        expected_BV = warper(None, expected_BV)
+    assert torch.equal(Sample(1.5, 20, 0.8, min_p).filtered(log_probs_BV), expected_BV)
+
+
 def test_top_p_normalises_over_the_tokens_that_top_k_kept() -> None:
     log_probs_V = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
     top_2_V = keep_top_k(log_probs_V[None], 2)
@@ -86,7 +121,15 @@ def test_temperature_zero_is_greedy(temperature: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.7}, {"temperature": 2.0, "top_k": 5, "top_p": 0.8}]
+    "options",
+    [
+        {},
+        {"temperature": 0.5},
+        {"top_k": 3},
+        {"top_p": 0.7},
+        {"min_p": 0.3},
+        {"temperature": 2.0, "top_k": 5, "top_p": 0.8},
+    ],
 )
 def test_samples_follow_the_filtered_distribution(options: dict[str, float]) -> None:
     log_probs_V = distribution(8, 3)
@@ -95,6 +138,7 @@ def test_samples_follow_the_filtered_distribution(options: dict[str, float]) -> 
     whole = math.log(sum(math.exp(scores_V[v]) for v in kept))
     scores_V = [value - whole if v in kept else -math.inf for v, value in enumerate(scores_V)]
     kept = naive_top_p(scores_V, options.get("top_p", 1.1))
+    kept &= {v for v, value in enumerate(scores_V) if value >= max(scores_V) + math.log(options.get("min_p", 1e-9))}
     expected_V = torch.tensor([math.exp(value) if v in kept else 0.0 for v, value in enumerate(scores_V)])
     draws = 40_000
     choose = Sample(**options, generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type]
@@ -127,6 +171,8 @@ def test_impossible_tokens_are_never_drawn(seed: int) -> None:
         ({"top_k": 0}, "top_k is 0; expected at least 1: leave it out to keep all tokens"),
         ({"top_p": 0.0}, "top_p is 0.0; expected a number above 0 and at most 1 (1: all tokens)"),
         ({"top_p": 1.5}, "top_p is 1.5; expected a number above 0 and at most 1 (1: all tokens)"),
+        ({"min_p": 1.5}, "min_p is 1.5; expected a number from 0 (all tokens) to 1"),
+        ({"min_p": math.nan}, "min_p is nan; expected a number from 0 (all tokens) to 1"),
         ({"top_p": math.nan}, "top_p is nan; expected a number above 0 and at most 1 (1: all tokens)"),
     ],
 )

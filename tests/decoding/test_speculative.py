@@ -188,7 +188,9 @@ def drafter_of(kind: str, text: list[int], prompt: list[int], seed: int, model: 
     seed=st.integers(0, 2),
     prompt=st.lists(st.integers(0, 12), max_size=9),
     drafts=st.sampled_from(["right", "mostly right", "wrong", "random", "lookup", "given", "model", "counts"]),
-    choice=st.sampled_from([{}, {"temperature": 1.0}, {"temperature": 0.5, "top_k": 4}, {"top_p": 0.8}]),
+    choice=st.sampled_from(
+        [{}, {"temperature": 1.0}, {"temperature": 0.5, "top_k": 4}, {"top_p": 0.8}, {"min_p": 0.2}]
+    ),
     limit=st.integers(1, 22),
     draft_tokens=st.integers(1, 9),
     stops=st.booleans(),

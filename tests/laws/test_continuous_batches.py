@@ -157,7 +157,7 @@ def test_a_transformer_that_torch_computes_has_passes_of_one_size() -> None:
         assert {len(row.group.rows) for row in rows} <= {1, PASS_ROWS}
 
 
-SAMPLING = [Sample(), Sample(0.7, top_k=4), Sample(1.3, top_p=0.8), Sample(0.0), None]
+SAMPLING = [Sample(), Sample(0.7, top_k=4), Sample(1.3, top_p=0.8), Sample(min_p=0.3), Sample(0.0), None]
 
 
 def test_texts_are_drawn_together_as_they_are_alone() -> None:

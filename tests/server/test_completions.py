@@ -39,6 +39,7 @@ def test_a_completion_is_what_the_verb_generates(service: Service, runs: Path, n
         ({"temperature": 0}, {}),
         ({"seed": 7, "temperature": 0.8}, {"seed": 7, "temperature": 0.8}),
         ({"seed": 7, "top_p": 0.9}, {"seed": 7, "top_p": 0.9}),
+        ({"seed": 7, "extra_body": {"min_p": 0.2}}, {"seed": 7, "min_p": 0.2}),
     ):
         answer = client.completions.create(model=name, prompt="abab", max_tokens=12, **options)  # type: ignore[call-overload]
         expected = run.generate("abab", max_new_tokens=12, **given)[0].text  # type: ignore[arg-type]

@@ -46,6 +46,9 @@ Temperature = Annotated[
 TopP = Annotated[
     float | None, typer.Option(help="Sample from the most probable tokens whose probabilities add up to p.")
 ]
+MinP = Annotated[
+    float | None, typer.Option(help="Sample from the tokens that are at least p times as probable as the best one.")
+]
 NumReturnSequences = Annotated[int, typer.Option(help="Number of texts: samples, or the best hypotheses of the beam.")]
 StopAtEos = Annotated[
     bool | None,
@@ -81,6 +84,7 @@ def generate(
     temperature: Temperature = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable tokens.")] = None,
     top_p: TopP = None,
+    min_p: MinP = None,
     num_return_sequences: NumReturnSequences = 1,
     seed: Seed = None,
     stop_at_eos: StopAtEos = None,
@@ -114,6 +118,7 @@ def generate(
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
+        "min_p": min_p,
         "seed": seed,
         "repetition_penalty": repetition_penalty,
         "no_repeat_ngram_size": no_repeat_ngram_size,
@@ -213,7 +218,7 @@ def _plain_step(run: LanguageModelRun, text: str, options: dict[str, Any]) -> fl
     from chainrule.inference.drafts import plain_step_seconds
     from chainrule.inference.generation_options import GenerationOptions
 
-    sampling = {name: options[name] for name in ("temperature", "top_k", "top_p")}
+    sampling = {name: options[name] for name in ("temperature", "top_k", "top_p", "min_p")}
     choose = GenerationOptions(**sampling, seed=0).chooser()
     with threads(1):
         return plain_step_seconds(run.subject, text, choose)

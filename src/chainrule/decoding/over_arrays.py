@@ -58,10 +58,18 @@ class ArraySample:
 
 
 def keep(log_probs_BV: Array, options: Sample) -> Array:
-    """Log-probabilities after temperature, top-k and top-p; -inf where a token is removed."""
+    """Log-probabilities after temperature, top-k, top-p and min-p; -inf where a token is removed."""
     scores_BV = log_probs_BV if options.temperature == 1 else log_probs_BV / np.float32(options.temperature)
-    if options.top_k is None and options.top_p == 1:
-        return scores_BV
+    if options.top_k is not None or options.top_p < 1:
+        scores_BV = _keep_top(scores_BV, options)
+    if options.min_p > 0:
+        least_B1 = scores_BV.max(1, keepdims=True) + np.float32(math.log(options.min_p))
+        scores_BV = np.where(scores_BV < least_B1, np.float32(-np.inf), scores_BV)
+    return scores_BV
+
+
+def _keep_top(scores_BV: Array, options: Sample) -> Array:
+    """Top-k, then top-p."""
     ordered_BV = -np.sort(-scores_BV, axis=1)
     if options.top_k is not None and options.top_k < scores_BV.shape[1]:
         least_B1 = ordered_BV[:, options.top_k - 1 : options.top_k]

@@ -1,6 +1,7 @@
-"""Sampling the next token: temperature, top-k (Fan et al., 2018), top-p (Holtzman et al., 2020).
+"""Sampling the next token: temperature, top-k (Fan et al., 2018), top-p (Holtzman et al., 2020), min-p (Nguyen et al.,
+2024).
 
-The three filters are pure functions of log-probabilities. They set what they remove to -inf and do not renormalise the
+The filters are pure functions of log-probabilities. They set what they remove to -inf and do not renormalise the
 rest: the draw normalises once at the end. Tokens that tie with the last one kept are kept too, so the result never
 depends on the order in which equal numbers are sorted.
 """
@@ -51,6 +52,14 @@ def keep_top_p(log_probs_BV: Tensor, p: float) -> Tensor:
     return log_probs_BV.masked_fill(log_probs_BV < least_B1, -math.inf)
 
 
+def keep_min_p(log_probs_BV: Tensor, p: float) -> Tensor:
+    """Keep the tokens that are at least p times as probable as the best of their row -> BV with -inf elsewhere."""
+    if p <= 0:
+        return log_probs_BV
+    least_B1 = log_probs_BV.amax(-1, keepdim=True) + math.log(p)
+    return log_probs_BV.masked_fill(log_probs_BV < least_B1, -math.inf)
+
+
 def draw(log_probs_BV: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw one token of each row with probability proportional to exp(log_probs) -> B."""
     shape, device = (*log_probs_BV.shape[:-1], 1), log_probs_BV.device
@@ -74,11 +83,12 @@ def _sum_type(log_probs_BV: Tensor) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Sample:
-    """Draws a token after temperature, then top-k, then top-p. Temperature 0 is greedy."""
+    """Draws a token after temperature, then top-k, top-p and min-p. Temperature 0 is greedy."""
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float = 1.0
+    min_p: float = 0.0
     generator: torch.Generator | None = None  # None: torch's global one
 
     def __post_init__(self) -> None:
@@ -88,6 +98,8 @@ class Sample:
             raise ConfigError(f"top_k is {self.top_k}; expected at least 1: leave it out to keep all tokens")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is {self.top_p}; expected a number above 0 and at most 1 (1: all tokens)")
+        if not 0 <= self.min_p <= 1:
+            raise ConfigError(f"min_p is {self.min_p}; expected a number from 0 (all tokens) to 1")
 
     def __call__(self, log_probs_BV: Tensor) -> Tensor:
         """log_probs_BV -> a drawn token of each row, B."""
@@ -96,8 +108,8 @@ class Sample:
         return draw(self.filtered(log_probs_BV), self.generator)
 
     def filtered(self, log_probs_BV: Tensor) -> Tensor:
-        """Log-probabilities after temperature, top-k and top-p -> BV, -inf where a token is removed."""
+        """Log-probabilities after temperature, top-k, top-p and min-p -> BV, -inf where a token is removed."""
         scores_BV = apply_temperature(log_probs_BV, self.temperature)
         if self.top_k is not None:
             scores_BV = keep_top_k(scores_BV, self.top_k)
-        return keep_top_p(scores_BV, self.top_p)
+        return keep_min_p(keep_top_p(scores_BV, self.top_p), self.min_p)

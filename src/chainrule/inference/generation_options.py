@@ -19,7 +19,7 @@ from chainrule.inference.subject import TextModel
 ARRAY_OPTIONS = frozenset(
     (
         *("max_new_tokens", "num_beams", "length_penalty", "num_return_sequences", "temperature", "top_k", "top_p"),
-        *("seed", "stop_at_eos", "stop", "draft_tokens"),
+        *("min_p", "seed", "stop_at_eos", "stop", "draft_tokens"),
         *(control.name for control in fields(Controls)),
     )
 )
@@ -37,6 +37,7 @@ class GenerationOptions(Controls):
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
     seed: int | None = None
     stop_at_eos: bool | None = None  # None: for word tokenisers only
     stop: str | Sequence[str] = ()
@@ -47,7 +48,7 @@ class GenerationOptions(Controls):
     @property
     def samples(self) -> bool:
         """Whether tokens are drawn at random."""
-        return any(option is not None for option in (self.temperature, self.top_k, self.top_p))
+        return any(option is not None for option in (self.temperature, self.top_k, self.top_p, self.min_p))
 
     @property
     def sampling(self) -> Sample:
@@ -56,6 +57,7 @@ class GenerationOptions(Controls):
             1.0 if self.temperature is None else self.temperature,
             top_k=self.top_k,
             top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=0.0 if self.min_p is None else self.min_p,
         )
 
     def chooser(self) -> Chooser:
@@ -83,7 +85,9 @@ class GenerationOptions(Controls):
                 "most as many"
             )
         if self.num_beams > 1 and self.samples:
-            raise ConfigError("num_beams searches, but temperature, top_k and top_p sample; give one or the other")
+            raise ConfigError(
+                "num_beams searches, but temperature, top_k, top_p and min_p sample; give one or the other"
+            )
         if self.num_return_sequences > max(1, self.num_beams) and not self.samples:
             raise ConfigError(
                 f"num_return_sequences is {self.num_return_sequences}, but greedy search finds one text and a beam of "

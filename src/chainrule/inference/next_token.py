@@ -13,7 +13,7 @@ from chainrule.base.arrays import Array
 from chainrule.base.lazy import torch
 from chainrule.base.modes import evaluating
 from chainrule.base.over_arrays import over_arrays
-from chainrule.decoding.sample import MIN_TEMPERATURE, Sample, apply_temperature, keep_top_k, keep_top_p
+from chainrule.decoding.sample import MIN_TEMPERATURE, Sample
 from chainrule.errors import ConfigError
 from chainrule.inference.inspect import best_tokens
 from chainrule.inference.pieces import TextPieces, last_line
@@ -60,18 +60,17 @@ class NextToken:
             for token in best_K.tolist()
         ]
 
-    def filtered(self, temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0) -> Array:
+    def filtered(
+        self, temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0, min_p: float = 0.0
+    ) -> Array:
         """What `generate` draws from with these options -> probabilities V, which sum to one."""
-        Sample(temperature, top_k, top_p)  # checks the options
+        sample = Sample(temperature, top_k, top_p, min_p)
         scores_1V = torch.from_numpy(np.array(self.log_probs_V, np.float32))[None]
         if temperature < MIN_TEMPERATURE:
             probs_V = np.zeros(len(self.log_probs_V))
             probs_V[int(scores_1V.argmax())] = 1.0
             return probs_V
-        scores_1V = apply_temperature(scores_1V, temperature)
-        if top_k is not None:
-            scores_1V = keep_top_k(scores_1V, top_k)
-        filtered_V: Array = keep_top_p(scores_1V, top_p).double().softmax(-1)[0].numpy()
+        filtered_V: Array = sample.filtered(scores_1V).double().softmax(-1)[0].numpy()
         return filtered_V
 
     def to_dict(self, top: int) -> dict[str, Any]:

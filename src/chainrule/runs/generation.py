@@ -43,8 +43,8 @@ class GeneratingRun(ArchivingRun):
             tokens: Further tokens after it, as ids.
 
         Returns:
-            A `NextToken`: `log_probs_V`, `entropy`, `best(top)`, and `filtered(temperature, top_k, top_p)`, from which
-            `generate` draws with these options.
+            A `NextToken`: `log_probs_V`, `entropy`, `best(top)`, and `filtered(temperature, top_k, top_p, min_p)`,
+            from which `generate` draws with these options.
         """
         return next_token(self.subject, text, tokens)
 
@@ -66,6 +66,7 @@ class GeneratingRun(ArchivingRun):
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         length_penalty: float = LENGTH_PENALTY,
         num_return_sequences: int = 1,
         seed: int | None = None,
@@ -92,6 +93,7 @@ class GeneratingRun(ArchivingRun):
             temperature: Sample at this temperature. 0: greedy search.
             top_k: Sample from the k most probable tokens.
             top_p: Sample from the most probable tokens whose probabilities add up to p.
+            min_p: Sample from the tokens that are at least p times as probable as the best one.
             length_penalty: Rank the hypotheses of a beam by log p / length^penalty.
             num_return_sequences: Number of texts for each prompt.
             seed: Random seed of the samples. With several prompts, each begins with it.
@@ -116,6 +118,7 @@ class GeneratingRun(ArchivingRun):
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
+            min_p=min_p,
             seed=seed,
             stop_at_eos=stop_at_eos,
             stop=stop,
@@ -139,6 +142,7 @@ class GeneratingRun(ArchivingRun):
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         seed: int | None = None,
         stop_at_eos: bool | None = None,
         stop: str | Sequence[str] = (),
@@ -159,6 +163,7 @@ class GeneratingRun(ArchivingRun):
             temperature: Sample at this temperature. 0: greedy search.
             top_k: Sample from the k most probable tokens.
             top_p: Sample from the most probable tokens whose probabilities add up to p.
+            min_p: Sample from the tokens that are at least p times as probable as the best one.
             seed: Random seed of the samples.
             stop_at_eos: Whether a text ends with its line. None: for word tokenisers only.
             stop: Strings before which the text ends.
@@ -176,6 +181,7 @@ class GeneratingRun(ArchivingRun):
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
+            min_p=min_p,
             seed=seed,
             stop_at_eos=stop_at_eos,
             stop=stop,

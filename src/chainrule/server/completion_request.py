@@ -1,4 +1,4 @@
-"""The fields of /v1/completions: those of OpenAI, and `num_beams`, `top_k`, `mode`, `draft` and others of the verb."""
+"""The fields of /v1/completions: those of OpenAI, and `top_k`, `min_p`, `num_beams`, `mode` and others of the verb."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class CompletionRequest(Fields):
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=1)
+    min_p: float | None = Field(None, ge=0, le=1)
     n: int = Field(1, ge=1)
     best_of: int | None = Field(None, ge=1)
     seed: int | None = None
@@ -95,6 +96,7 @@ class CompletionRequest(Fields):
             temperature=None if greedy and self.num_beams == 1 else (self.temperature or default),
             top_k=None if greedy and self.num_beams == 1 else self.top_k,
             top_p=None if greedy and self.num_beams == 1 else self.top_p,
+            min_p=None if greedy and self.num_beams == 1 else self.min_p,
             seed=seed,
             stop_at_eos=self.stop_at_eos,
             stop=tuple(self.stops),

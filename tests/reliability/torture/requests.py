@@ -20,7 +20,15 @@ from torture.fuzzing import Target
 from torture.toys import TRAININGS
 
 RUNS = ("ngram", "lm lstm", "translator", "masked bert", "classifier", "tagger", "word2vec")
-SAMPLING = {"temperature": 0.7, "top_p": 0.9, "top_k": 3, "seed": 3, "presence_penalty": 0.5, "frequency_penalty": 0.5}
+SAMPLING = {
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 3,
+    "min_p": 0.1,
+    "seed": 3,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+}
 COMPLETION = {"prompt": "ab ba", "max_tokens": 4, "n": 2, "stop": ["c"], "logprobs": 2, "echo": True}
 REFUSED = {"/v1/chat/completions"}
 """Routes that refuse every body."""

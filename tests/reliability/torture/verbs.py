@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,6 +24,7 @@ from chainrule import (
     merge_vocabulary,
     mix,
     pack,
+    report,
     tune,
     unpack,
 )
@@ -31,6 +32,7 @@ from chainrule.cli.main import app
 from chainrule.data.store import open_store
 from chainrule.experiments.distill import distill
 from chainrule.interop.formats import import_run
+from chainrule.reports.document import Report
 from chainrule.text.readers import open_texts
 from torture.kills import contents
 from torture.toys import TRAININGS, char, counting, trainings, write_data
@@ -55,7 +57,7 @@ def writers(data: Path) -> list[Writer]:
     data.mkdir(parents=True)
     write_data(data)
     _make_runs(data)
-    made = [_trainings, _runs, _shards, _files, _engines, _outputs, _caches]
+    made = [_trainings, _runs, _shards, _files, _engines, _outputs, _reports, _caches]
     return [one for make in made for one in make(data)]
 
 
@@ -173,8 +175,9 @@ def _files(data: Path) -> list[Writer]:
         Writer("export word2vec", lambda out: word2vec(out / "x"), file_at("x"), old_file("x")),
         Writer("export hf", lambda out: export(data / "masked bert", out / "hf", to="hf"), folder_at("hf")),
         Writer("pack", lambda out: pack(data / "mixture", out / "x"), file_at("x"), old_file("x")),
+        Writer("export run", lambda out: export(data / "lm transformer", out / "x", to="run"), run_at("x")),
         Writer(
-            "export run", lambda out: export(data / "mixture", out / "x", to="run", quantize="int8"), folder_at("x")
+            "export run int8", lambda out: export(data / "mixture", out / "x", to="run", quantize="int8"), run_at("x")
         ),
         Writer("compress", lambda out: load(data / "ngram").compress(text, out / "x"), file_at("x"), old_file("x")),
         Writer(
@@ -230,6 +233,27 @@ def _outputs(data: Path) -> list[Writer]:
     return [
         Writer(name, lambda out, verb=verb: command(*verb(out / "x.npy")), file_at("x.npy"), old_file("x.npy"))  # type: ignore[misc]
         for name, verb in verbs.items()
+    ]
+
+
+def _reports(data: Path) -> list[Writer]:
+    """A report as a page and as figures; measuring and drawing take seconds, so both are done once."""
+
+    @cache
+    def made() -> Report:
+        return report(data / "ngram", data / "lm lstm", data=data / "short.txt")
+
+    @cache
+    def page() -> str:
+        return made().html()
+
+    def write_page(out: Path) -> None:
+        with mock.patch("chainrule.reports.document.render", return_value=page()):
+            made().save(out / "x")
+
+    return [
+        Writer("report", write_page, file_at("x"), old_file("x"), ready=page),
+        Writer("report --json", lambda out: made().save(json=out / "x"), file_at("x"), old_file("x"), ready=made),
     ]
 
 
