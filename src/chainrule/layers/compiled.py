@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.base.kernels import inference_kernel_supports
+from chainrule.engines.decode.hybrid import CompiledHybrid, HybridWeights
 from chainrule.engines.decode.recurrent import CompiledRecurrence, RecurrentState
 from chainrule.engines.decode.recurrent_weights import RecurrentWeights
 from chainrule.engines.decode.stack import CompiledStack, Precision, StackState, Wanted
@@ -18,6 +19,8 @@ from chainrule.layers.blocks import Block
 from chainrule.layers.transformer_stack import TransformerStack
 
 Array = np.ndarray[Any, Any]
+Weights = StackWeights | RecurrentWeights | HybridWeights
+Engine = CompiledStack | CompiledRecurrence | CompiledHybrid
 
 
 class PackedModel:
@@ -28,7 +31,7 @@ class PackedModel:
     """
 
     def __init__(self) -> None:
-        self._engine: CompiledStack | CompiledRecurrence | None = None
+        self._engine: Engine | None = None
         self._packed: tuple[Any, ...] = ()
 
     def forget(self) -> None:
@@ -47,18 +50,21 @@ class PackedModel:
     ) -> CompiledStack | None: ...
 
     @overload
-    def engine(
+    def engine(  # type: ignore[overload-overlap]
         self, model: nn.Module, precision: Precision, weights: Callable[[], RecurrentWeights | None]
     ) -> CompiledRecurrence | None: ...
+
+    @overload
+    def engine(  # type: ignore[overload-overlap]
+        self, model: nn.Module, precision: Precision, weights: Callable[[], HybridWeights | None]
+    ) -> CompiledHybrid | None: ...
 
     @overload
     def engine(
         self, model: nn.Module, precision: Precision, weights: Callable[[], StackWeights | RecurrentWeights | None]
     ) -> CompiledStack | CompiledRecurrence | None: ...
 
-    def engine(
-        self, model: nn.Module, precision: Precision, weights: Callable[[], StackWeights | RecurrentWeights | None]
-    ) -> CompiledStack | CompiledRecurrence | None:
+    def engine(self, model: nn.Module, precision: Precision, weights: Callable[[], Weights | None]) -> Engine | None:
         """The engine of the model as it is now; None: it is computed by torch."""
         first = next(model.parameters())
         if model.training or not inference_kernel_supports(first):
@@ -71,9 +77,11 @@ class PackedModel:
         return self._engine
 
 
-def _compile(weights: StackWeights | RecurrentWeights, precision: Precision) -> CompiledStack | CompiledRecurrence:
+def _compile(weights: Weights, precision: Precision) -> Engine:
     if isinstance(weights, RecurrentWeights):
         return CompiledRecurrence(weights, precision)
+    if isinstance(weights, HybridWeights):
+        return CompiledHybrid(weights, precision)
     return CompiledStack(weights, precision)
 
 

@@ -25,12 +25,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from chainrule.engines.decode.hybrid import HybridWeights, Results
 from chainrule.errors import ConfigError
 from chainrule.layers.dropout import drop
 from chainrule.layers.nonautoregressive.allocation import AllocationSource, LengthPredictor
 from chainrule.layers.nonautoregressive.ctc import CtcHead
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens
 from chainrule.layers.outputs.mixed import MixedOutput
+from chainrule.models.hybrid_compiled import predicts, read_compiled
 from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions, add_table
 from chainrule.models.hybrid_state import (
     DecoderMemory,
@@ -111,10 +113,14 @@ class Hybrid(Translator):
         parallel = self._predict_in_parallel(encoded, allocation) if mixed and self.mixes else None
         if parallel is not None and stepping:
             parallel = add_table(parallel, self.output)
-        memory = self.core.make_memory(encoded, allocation, parallel)
+        engine = self._packed.engine(self, self.precision, self._compiled) if stepping else None
+        memory = self.core.make_memory(encoded, allocation, parallel, engine)
         if stepping:
             memory = self._prepare_positions(memory, encoded.states_BSE.shape[1] + 8)
         return DecoderState(memory, self.core.first_hidden(encoded), 0)
+
+    def _compiled(self) -> HybridWeights:
+        return self.core.compiled(self.embedding, self.output.base.compiled)
 
     def _prepare_positions(self, memory: DecoderMemory, count: int) -> DecoderMemory:
         return self.core.prepare_positions(memory, count, self.config.allocation_threshold)
@@ -123,17 +129,41 @@ class Hybrid(Translator):
 
     def read(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
         """Append T target tokens to each prefix -> the packed features of both branches, and the new state."""
-        features_RTD, _, after = self._read_with_weights(state, tokens_BT)
+        features_RTD, after = self._read_features(state, tokens_BT)
         return self.core.pack_features(features_RTD, after.memory, state.position), after
 
     def prefill(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
-        features_RTD, _, after = self._read_with_weights(state, tokens_BT)
+        if predicts(state.memory):
+            return self._read_compiled(state, tokens_BT, "last")
+        features_RTD, after = self._read_features(state, tokens_BT)
         last_R1D, position = features_RTD[:, -1:], after.position - 1
         return self.core.log_probs(self.output, last_R1D, after.memory, position)[:, 0], after
 
     def extend(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
-        features_RTD, _, after = self._read_with_weights(state, tokens_BT)
+        if predicts(state.memory):
+            return self._read_compiled(state, tokens_BT, "all")
+        features_RTD, after = self._read_features(state, tokens_BT)
         return self.core.log_probs(self.output, features_RTD, after.memory, state.position), after
+
+    def _read_features(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+        """Append T target tokens -> the autoregressive features RTD, and the new state."""
+        if state.memory.compiled is not None:
+            return self._read_compiled(state, tokens_BT, "features")
+        features_RTD, _, after = self._read_with_weights(state, tokens_BT)
+        return features_RTD, after
+
+    def _read_compiled(self, state: DecoderState, tokens_BT: Tensor, wanted: Results) -> tuple[Tensor, DecoderState]:
+        """The same by the engine, or log p after the last token or after each."""
+        memory, end = self._with_room(state, tokens_BT.shape[1])
+        found, path_RTU = read_compiled(memory, state.hidden_RU, state.position, tokens_BT, wanted)
+        return found, DecoderState(memory, path_RTU[:, -1], end)
+
+    def _with_room(self, state: DecoderState, count: int) -> tuple[DecoderMemory, int]:
+        """The memory with the next `count` positions prepared, and the position after them."""
+        memory, position, end = state.memory, state.position, state.position + count
+        if end > memory.joined_ALD.shape[1]:
+            memory = self._prepare_positions(memory, end if not position else 2 * end)
+        return memory, end
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
         return self._read_with_weights(self.begin(source, stepping=False), self.shift_right(tokens_BT))[1]
@@ -145,8 +175,14 @@ class Hybrid(Translator):
         """
         T, last = tokens_RT.shape[1], position if isinstance(position, int) else int(position.max())
         memory = self._prepare_positions(state.memory, last + T)
-        joined_RTD = slice_positions(memory.joined_ALD, memory.rows, position, T)
-        features_RTD, _, path_RTU = self.core.decode(memory, state.hidden_RU, self.embedding(tokens_RT), joined_RTD)
+        if predicts(memory):
+            return read_compiled(memory, state.hidden_RU, position, tokens_RT, "all")
+        if memory.compiled is not None:
+            features_RTD, path_RTU = read_compiled(memory, state.hidden_RU, position, tokens_RT, "features")
+        else:
+            joined_RTD = slice_positions(memory.joined_ALD, memory.rows, position, T)
+            embedded_RTD = self.embedding(tokens_RT)
+            features_RTD, _, path_RTU = self.core.decode(memory, state.hidden_RU, embedded_RTD, joined_RTD)
         return self.core.log_probs(self.output, features_RTD, memory, position), path_RTU
 
     def advance(self, state: DecoderState, path_RTU: Tensor, last_R: list[int]) -> DecoderState:
@@ -162,13 +198,10 @@ class Hybrid(Translator):
 
     def _read_with_weights(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, Tensor, DecoderState]:
         """Append T target tokens -> the autoregressive features RTD, the attention weights RTS, and the new state."""
-        memory, hidden_RU, position = state
-        end = position + tokens_BT.shape[1]
-        if end > memory.joined_ALD.shape[1]:
-            memory = self._prepare_positions(memory, end if not position else 2 * end)
-        joined_RTD = slice_positions(memory.joined_ALD, memory.rows, position, end - position)
+        memory, end = self._with_room(state, tokens_BT.shape[1])
+        joined_RTD = slice_positions(memory.joined_ALD, memory.rows, state.position, end - state.position)
         embedded_BTD = self._drop(self.embedding(tokens_BT))
-        features_RTD, weights_RTS, path_RTU = self.core.decode(memory, hidden_RU, embedded_BTD, joined_RTD)
+        features_RTD, weights_RTS, path_RTU = self.core.decode(memory, state.hidden_RU, embedded_BTD, joined_RTD)
         return features_RTD, weights_RTS, DecoderState(memory, path_RTU[:, -1], end)
 
     # The parallel branch

@@ -19,13 +19,19 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from chainrule.engines.decode.hybrid import CompiledHybrid, HybridWeights
+from chainrule.engines.decode.weights import Linear
 from chainrule.layers.attention.source import SourceAttention
+from chainrule.layers.compiled import as_array, linear_weights
+from chainrule.layers.compiled_recurrence import attention_weights, recurrence_weights
 from chainrule.layers.dropout import drop
 from chainrule.layers.nonautoregressive.allocation import Allocation, AllocationSource
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens, ParallelBranch, choose_revealed
 from chainrule.layers.outputs.mixed import NEVER, MixedOutput, log_odds, mix, pack
 from chainrule.layers.recurrent.stack import Bidirectional, Recurrence
+from chainrule.models.hybrid_compiled import pad_states
 from chainrule.models.hybrid_state import (
+    CompiledSources,
     DecoderMemory,
     EncodedSource,
     ParallelPrediction,
@@ -103,6 +109,18 @@ class HybridCore(nn.Module):
         """Whether both branches contribute to the distribution; `gamma` is the constant γ."""
         return self.mixing != "fixed" or gamma > 0
 
+    def compiled(self, embedding: nn.Embedding, output: Linear | None) -> HybridWeights:
+        """The parameters of the autoregressive branch for the engine, between an embedding and an output layer."""
+        (cell,) = recurrence_weights(self.decoder, embedding).layers
+        return HybridWeights(
+            embedding_VD=as_array(embedding.weight),
+            cell=cell,
+            attention=attention_weights(self.attend),
+            join=linear_weights(self.join),
+            output=output,
+            gate_D=as_array(self.gate_first.weight)[0] if self.mixing == "gated" else None,
+        )
+
     # The source
 
     def encode(self, features_BSD: Tensor, mask_BS: Tensor) -> EncodedSource:
@@ -126,11 +144,17 @@ class HybridCore(nn.Module):
     # The autoregressive branch
 
     def make_memory(
-        self, encoded: EncodedSource, allocation: AllocationSource, parallel: ParallelPrediction | None
+        self,
+        encoded: EncodedSource,
+        allocation: AllocationSource,
+        parallel: ParallelPrediction | None,
+        engine: CompiledHybrid | None = None,
     ) -> DecoderMemory:
-        """The memory of the decoder; no positions are prepared yet."""
-        states = self.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
-        return DecoderMemory(states, allocation, allocation.values_BSD[:, :0], parallel)
+        """The memory of the decoder, which the engine reads if there is one; no positions are prepared yet."""
+        states, compiled = self.attend.make_memory(encoded.states_BSE, encoded.mask_BS), None
+        if engine is not None:
+            states, compiled = pad_states(engine, states), CompiledSources(engine, encoded.tokens_B)
+        return DecoderMemory(states, allocation, allocation.values_BSD[:, :0], parallel, compiled=compiled)
 
     def first_hidden(self, encoded: EncodedSource) -> Tensor:
         """The decoder's state before the first token -> BU."""
@@ -145,7 +169,7 @@ class HybridCore(nn.Module):
         joined_ALD = self.join_aligned(self.allocation(memory.allocation, prepared, count - prepared, threshold))
         if prepared:
             joined_ALD = torch.cat([memory.joined_ALD, joined_ALD], 1)
-        return DecoderMemory(memory, memory.allocation, joined_ALD, memory.parallel, memory.rows)
+        return memory.with_positions(joined_ALD)
 
     def decode(
         self, memory: DecoderMemory, hidden_RU: Tensor, embedded_RTD: Tensor, joined_RTD: Tensor

@@ -9,9 +9,8 @@ with the parts of `hybrid_core.py`. All targets have the same length, so no leng
 all whole blocks of a text as rows of one batch; stepping processes one block after the other. In training, blocks start
 at the beginning of each piece of text, and the pieces before it are context.
 
-With a pretrained encoder (`pretrained`), the source of a block is read by it instead of the embedding.
-
-In suffixes a block is a row R with M positions, W is the number of blocks of a text, and N that of its tokens.
+With a pretrained encoder (`pretrained`), the source of a block is read by it instead of the embedding. In suffixes
+a block is a row R with M positions, W is the number of blocks of a text, and N that of its tokens.
 """
 
 from __future__ import annotations
@@ -23,17 +22,20 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from chainrule.engines.decode.hybrid import HybridWeights, Results
 from chainrule.layers.nonautoregressive.allocation import AllocationSource
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens
 from chainrule.layers.outputs.mixed import MixedOutput
 from chainrule.models.feature_layer import LanguageModelConfig
-from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions
+from chainrule.models.hybrid_compiled import predicts, read_compiled
+from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions, add_table
 from chainrule.models.hybrid_state import (
     BlockState,
     DecoderMemory,
     EncodedSource,
     ParallelPrediction,
     ParallelSource,
+    block_sources,
     slice_positions,
 )
 from chainrule.models.language_model import LanguageModel, Prefix
@@ -180,14 +182,45 @@ class HybridLanguageModel(LanguageModel):
             current = self._open_block(self._last_context(stream_BN[:, : first + whole * size + 1]))
             hidden_BTD, current = self._read_in_block(current, tokens_BT[:, T - rest :])
             parts.append(hidden_BTD)
-        # The context of the next block, also if tokens of the current one are removed again.
-        recent_BL = stream_BN[:, -(self.config.source_limit + size) :]
-        return torch.cat(parts, 1), Prefix(current, recent_BL, None)
+        return torch.cat(parts, 1), Prefix(current, self._recent(stream_BN), None)
+
+    def prefill(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
+        state, compiled = self._within_block(state, tokens_BT)
+        return self._predict(state, tokens_BT, "last") if compiled else super().prefill(state, tokens_BT)
+
+    def extend(self, state: Prefix, tokens_BT: Tensor) -> tuple[Tensor, Prefix]:
+        state, compiled = self._within_block(state, tokens_BT)
+        return self._predict(state, tokens_BT, "all") if compiled else super().extend(state, tokens_BT)
+
+    def _within_block(self, state: Prefix, tokens_BT: Tensor) -> tuple[Prefix, bool]:
+        """The state with an open block if it has room for all tokens, and whether the engine predicts after them."""
+        current, recent_BL, pending_B = state
+        assert recent_BL is not None
+        read = 0 if current is None else current.position % self.config.block
+        if pending_B is not None or read + tokens_BT.shape[1] > self.config.block:
+            return state, False
+        if not read and (current is None or current.position):
+            current = self._open_block(self._last_context(torch.cat([recent_BL, tokens_BT[:, :1]], 1)))
+        return state._replace(features=current), predicts(current.memory)
+
+    def _predict(self, state: Prefix, tokens_BT: Tensor, wanted: Results) -> tuple[Tensor, Prefix]:
+        """log p by the engine after tokens of the open block, and the state after them."""
+        current: BlockState = state.features
+        assert state.recent_BL is not None
+        found, path_RTU = read_compiled(current.memory, current.path_RLU[:, -1], current.position, tokens_BT, wanted)
+        current = current._replace(path_RLU=torch.cat([current.path_RLU, path_RTU], 1))
+        return found, Prefix(current, self._recent(torch.cat([state.recent_BL, tokens_BT], 1)), None)
+
+    def _recent(self, stream_BN: Tensor) -> Tensor:
+        """The context of the next block, also if tokens of the current one are removed again."""
+        return stream_BN[:, -(self.config.source_limit + self.config.block) :]
+
+    def _compiled_branch(self) -> HybridWeights:
+        return self.features.compiled(self.embedding, self.output.base.compiled)
 
     def rewindable(self, state: Prefix) -> int | None:
         """The number of tokens until the end of the current block."""
-        current: BlockState | None = state.features
-        read = 0 if current is None else current.position % self.config.block
+        read = 0 if state.features is None else state.features.position % self.config.block
         return self.config.block - read - (state.pending_B is not None)
 
     def rewind(self, state: Prefix, count: int) -> Prefix:
@@ -220,7 +253,11 @@ class HybridLanguageModel(LanguageModel):
         """The state before the first token of a block."""
         core, encoded = self.features, self._encode(source_BS)
         allocation = core.read_allocation(encoded)
-        memory = core.make_memory(encoded, allocation, self._predict_in_parallel(encoded, allocation, source_BS))
+        parallel = self._predict_in_parallel(encoded, allocation, source_BS)
+        engine = self._packed.engine(self, self.precision, self._compiled_branch)
+        if engine is not None and parallel is not None:
+            parallel = add_table(parallel, self.output)
+        memory = core.make_memory(encoded, allocation, parallel, engine)
         memory = core.prepare_positions(memory, self.config.block, self.config.allocation_threshold)
         return BlockState(memory, encoded, core.first_hidden(encoded).unsqueeze(1))
 
@@ -241,8 +278,11 @@ class HybridLanguageModel(LanguageModel):
         """Read tokens of the current block -> packed features of both branches BTX, and the state after them."""
         memory, position, T = state.memory, state.position, tokens_BT.shape[1]
         hidden_RU = state.path_RLU[:, -1]
-        joined_RTD = slice_positions(memory.joined_ALD, memory.rows, position, T)
-        features_RTD, _, path_RTU = self.features.decode(memory, hidden_RU, self._embed(tokens_BT), joined_RTD)
+        if memory.compiled is not None:
+            features_RTD, path_RTU = read_compiled(memory, hidden_RU, position, tokens_BT, "features")
+        else:
+            joined_RTD = slice_positions(memory.joined_ALD, memory.rows, position, T)
+            features_RTD, _, path_RTU = self.features.decode(memory, hidden_RU, self._embed(tokens_BT), joined_RTD)
         packed_RTX = self.features.pack_features(features_RTD, memory, position)
         return packed_RTX, state._replace(path_RLU=torch.cat([state.path_RLU, path_RTU], 1))
 
@@ -318,17 +358,3 @@ class _BlockReading:
             self.encoded, allocation, parallel, model._embed(inputs_RM), config.allocation_threshold
         )
         self.hidden_RMD = core.pack_features(self.features_RMD, self.memory, 0)
-
-
-def block_sources(stream_BN: Tensor, first: int, count: int, block: int, context: int) -> tuple[Tensor, Tensor]:
-    """The sources of `count` blocks of each text: at most `context` tokens up to and including a block's first input.
-
-    Returns tokens RS and a mask RS, which is False at padding.
-    """
-    last_W = first + block * torch.arange(count, device=stream_BN.device)
-    begin_W = (last_W + 1 - context).clamp(min=0)
-    offset_S = torch.arange(int((last_W - begin_W).max()) + 1, device=stream_BN.device)
-    position_WS = begin_W[:, None] + offset_S
-    mask_WS = position_WS <= last_W[:, None]
-    source_BWS = stream_BN[:, torch.where(mask_WS, position_WS, last_W[:, None])]
-    return source_BWS.flatten(0, 1), mask_WS.expand(len(stream_BN), -1, -1).flatten(0, 1)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from chainrule.engines.decode.hybrid import CompiledHybrid
 from chainrule.layers.attention.source import SourceStates
 from chainrule.layers.attention.source_memory import regroup
 from chainrule.layers.nonautoregressive.allocation import AllocationSource
@@ -35,10 +36,20 @@ class ParallelPrediction(NamedTuple):
     table_ALV: Tensor | None  # log p of all tokens; None: the table would be too large
 
 
-class DecoderMemory(SourceStates):
-    """Everything the decoder needs of A sources with W rows each: encoder states, and features of target positions."""
+class CompiledSources(NamedTuple):
+    """The engine that reads tokens of A sources, and the number of their positions."""
 
-    __slots__ = ("allocation", "joined_ALD", "parallel")
+    engine: CompiledHybrid
+    count_A: Tensor
+
+
+class DecoderMemory(SourceStates):
+    """Everything the decoder needs of A sources with W rows each: encoder states, and features of target positions.
+
+    With `compiled`, keys and values are as wide as the engine takes them.
+    """
+
+    __slots__ = ("allocation", "compiled", "joined_ALD", "parallel")
 
     def __init__(
         self,
@@ -47,16 +58,22 @@ class DecoderMemory(SourceStates):
         joined_ALD: Tensor,
         parallel: ParallelPrediction | None,
         rows: int = 1,
+        compiled: CompiledSources | None = None,
     ) -> None:
         """`joined_ALD` are the aligned features of the first L positions, as the decoder adds them to its own."""
         super().__init__(states.keys_ASX, states.values_ASU, states.bias_A1S, rows)
         self.allocation, self.joined_ALD, self.parallel = allocation, joined_ALD, parallel
+        self.compiled = compiled
+
+    def with_positions(self, joined_ALD: Tensor) -> DecoderMemory:
+        """The same memory with other positions prepared."""
+        return DecoderMemory(self, self.allocation, joined_ALD, self.parallel, self.rows, self.compiled)
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> DecoderMemory:
         """Apply a change of rows to their sources; sources without rows are removed."""
         source_A, rows = regroup(change, len(self.keys_ASX), self.rows, self.keys_ASX.device)
         if source_A is None:
-            return DecoderMemory(self, self.allocation, self.joined_ALD, self.parallel, rows)
+            return DecoderMemory(self, self.allocation, self.joined_ALD, self.parallel, rows, self.compiled)
 
         def select(part: Tensor) -> Tensor:
             return part.index_select(0, source_A)
@@ -68,7 +85,10 @@ class DecoderMemory(SourceStates):
         if self.parallel is not None:
             parts = (None if part is None else select(part) for part in self.parallel)
             parallel = ParallelPrediction(*parts)  # type: ignore[arg-type]
-        return DecoderMemory(states, allocation, select(self.joined_ALD), parallel, rows)
+        compiled = self.compiled
+        if compiled is not None:
+            compiled = compiled._replace(count_A=select(compiled.count_A))
+        return DecoderMemory(states, allocation, select(self.joined_ALD), parallel, rows, compiled)
 
 
 class DecoderState(NamedTuple):
@@ -115,3 +135,17 @@ def slice_positions(part_AL: Tensor, rows: int, position: int | Tensor, T: int) 
     positions_RT = (position[:, None] + torch.arange(T, device=position.device)).clamp_(max=L - 1)
     source_R = torch.arange(len(position), device=position.device).div_(rows, rounding_mode="floor")
     return part_AL[source_R[:, None], positions_RT]
+
+
+def block_sources(stream_BN: Tensor, first: int, count: int, block: int, context: int) -> tuple[Tensor, Tensor]:
+    """The sources of `count` blocks of each text: at most `context` tokens up to and including a block's first input.
+
+    Returns tokens RS and a mask RS, which is False at padding.
+    """
+    last_W = first + block * torch.arange(count, device=stream_BN.device)
+    begin_W = (last_W + 1 - context).clamp(min=0)
+    offset_S = torch.arange(int((last_W - begin_W).max()) + 1, device=stream_BN.device)
+    position_WS = begin_W[:, None] + offset_S
+    mask_WS = position_WS <= last_W[:, None]
+    source_BWS = stream_BN[:, torch.where(mask_WS, position_WS, last_W[:, None])]
+    return source_BWS.flatten(0, 1), mask_WS.expand(len(stream_BN), -1, -1).flatten(0, 1)

@@ -1,0 +1,240 @@
+"""The autoregressive branch of a hybrid and its mixture with the parallel branch, in one compiled call.
+
+R rows read T tokens each; token t of row r is item n = r·T + t. W successive rows belong to one source. The gates of
+all inputs are multiplied at once, the GRU steps through time, and every state attends to its source:
+
+    h_t = GRU(h_{t-1}, y_{t-1})      f_t = W tanh(Σ a_s v_s + U h_t) + joined_t      p = (1-γ)·softmax(V f_t) + γ·p_NAR
+
+Vectors are as wide as their layer, rounded up to a multiple of LANES.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from chainrule.engines.decode.attention import weigh
+from chainrule.engines.decode.compiling import compiled, inlined, summing
+from chainrule.engines.decode.functions import ONE, TWO, ZERO, exponential, tanh
+from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, aligned, apply_linear, rounded_up
+from chainrule.engines.decode.maps import add, copy
+from chainrule.engines.decode.recurrent_cells import activate_gru, finish_gru
+from chainrule.engines.decode.stack_kernel import log_softmax
+from chainrule.engines.decode.vectors import LANES, dot_1, dot_4, mix_1, mix_4
+
+
+class Shape(IntEnum):
+    """Entries of `shape`; layers are indices in `linears`, tables indices in `floats`, -1: none."""
+
+    UNITS = 0  # width of a state, rounded up
+    WIDTH = 1  # of embeddings and features
+    INTO = 2
+    HIDDEN = 3  # of the gates alone
+    CANDIDATE = 4
+    QUERY = 5  # additive scores: what is applied to a state before them
+    VECTOR = 6  # additive scores: the vector; -1: scores are dot products
+    MIXED = 7
+    JOIN = 8
+    OUTPUT = 9
+    GATE = 10  # of a gate that depends on the step: its weights of the features
+
+
+# As plain numbers, which kernels can use:
+UNITS, WIDTH, INTO, HIDDEN, CANDIDATE, QUERY, VECTOR, MIXED, JOIN, OUTPUT, GATE = range(11)
+FOUR = 4 * LANES
+THIRD, FIFTH, SEVENTH, NINTH, ELEVENTH, THIRTEENTH = (np.float32(1 / n) for n in (3, 5, 7, 9, 11, 13))
+
+
+def make_room(model: Any, rows: int, items: int, results: int, positions: int, *, predicts: bool) -> tuple[Any, ...]:
+    """The arrays of a call: `items` tokens of `rows` rows, `results` results, sources of at most `positions`."""
+    shape, (linears, *_) = model
+    units, width = int(shape[UNITS]), int(shape[WIDTH])
+    words = int(linears[shape[OUTPUT], OUTPUTS]) if predicts else 0
+    features = rounded_up(width)
+    spare = aligned(items * (max(features, units) + 4), np.uint8), aligned(items)
+    inputs, states = aligned(items * features), (aligned(rows * units), aligned(items * units))
+    work = aligned(items * 3 * units), aligned(rows * 3 * units), aligned(rows * units)
+    attention = aligned(items * units), aligned(items * units), aligned(rounded_up(positions)), aligned(units)
+    return inputs, states, work, attention, (aligned(results * features), aligned(results * words)), spare
+
+
+@compiled
+def read_tokens(model, embedding, token_N, sizes, hidden_RU, memory, places, prediction, results, room):  # type: ignore[no-untyped-def]
+    """Read tokens: write the results of all items, or of the last of each row, and the states after each item.
+
+    model       (shape, weights), with the weights of `linear.py`
+    sizes       (R, T, W, M): rows, tokens of each, rows of a source, results
+    hidden_RU   the states before
+    memory      (keys, values, S, count_A, order_S): source a has count_A[a] keys and values, S · UNITS numbers apart
+    places      (position_R, joined, L): row r reads positions from position_R[r] on; the joined features of a source
+                are L · WIDTH numbers apart, and positions from the last on share those of the last
+    prediction  (log-odds, log p, K) of the parallel branch, for K positions of each source; K is 0 without it
+    results     (path_NU, scores_MV or features_MD, whether log p is wanted)
+    """
+    shape, weights = model
+    R, T, W, M = sizes
+    path_NU, found, predicts = results
+    _, (_, states), _, _, (features, logits), _ = room
+    _recur(model, embedding, token_N, R, T, hidden_RU, room)
+    for n in range(R * T):
+        copy(states, n * shape[UNITS], path_NU[n], 0, path_NU.shape[1])
+    _attend(model, R, T, W, memory, room)
+    _join(model, T, W, M, R, places, room)
+    D = -(-shape[WIDTH] // LANES) * LANES
+    if not predicts:
+        for m in range(M):
+            copy(features, m * D, found[m], 0, shape[WIDTH])
+        return
+    words = weights[LINEARS][shape[OUTPUT], OUTPUTS]
+    apply_linear(weights, shape[OUTPUT], features, 0, D, logits, 0, words, M, room[5])
+    odds, table, K = prediction
+    for m in range(M):
+        log_softmax(logits, m * words, found[m])
+        if K:
+            n = m if M == R * T else m * T + T - 1
+            row = n // T
+            place = row // W * K + min(places[0][row] + n % T, K - 1)
+            ratio = odds[place]
+            if shape[GATE] >= 0:
+                ratio += _product(weights[FLOATS], shape[GATE], features, m * D, shape[WIDTH])
+            _mix(found[m], table, place * len(found[m]), ratio)
+
+
+@compiled
+def _recur(model, embedding, token_N, R, T, hidden_RU, room):  # type: ignore[no-untyped-def]
+    """The states after each token."""
+    shape, weights = model
+    inputs, (state, states), (gates, sums, inner), _, _, spare = room
+    U, D = shape[UNITS], shape[WIDTH]
+    G = 3 * U
+    for n in range(R * T):
+        copy(embedding, token_N[n] * D, inputs, n * D, D)
+    apply_linear(weights, shape[INTO], inputs, 0, D, gates, 0, G, R * T, spare)
+    for row in range(R):
+        copy(hidden_RU[row], 0, state, row * U, hidden_RU.shape[1])
+        for j in range(row * U + hidden_RU.shape[1], (row + 1) * U):
+            state[j] = ZERO
+    for t in range(T):
+        apply_linear(weights, shape[HIDDEN], state, 0, U, sums, U, G, R, spare)
+        for row in range(R):
+            add(sums, row * G + U, gates, (row * T + t) * G + U, 2 * U)
+            activate_gru(sums, row * G, state, row * U, U)
+        apply_linear(weights, shape[CANDIDATE], sums, 2 * U, G, inner, 0, U, R, spare)
+        for row in range(R):
+            add(inner, row * U, gates, (row * T + t) * G, U)
+            finish_gru(inner, row * U, sums, row * G + U, state, row * U, U)
+            copy(state, row * U, states, (row * T + t) * U, U)
+
+
+@compiled
+def _attend(model, R, T, W, memory, room):  # type: ignore[no-untyped-def]
+    """The attentional vectors of all items."""
+    shape, weights = model
+    _, (_, states), _, (vectors, queries, scores, mixture), _, spare = room
+    keys, values, S, count_A, order_S = memory
+    U, additive = shape[UNITS], shape[VECTOR] >= 0
+    apply_linear(weights, shape[MIXED], states, 0, U, vectors, 0, U, R * T, spare)
+    if additive:
+        apply_linear(weights, shape[QUERY], states, 0, U, queries, 0, U, R * T, spare)
+    for n in range(R * T):
+        source = n // (T * W)
+        first, count = source * S * U, count_A[source]
+        for k in range(count):
+            if additive:
+                scores[k] = _additive(queries, n * U, keys, first + k * U, weights[FLOATS], shape[VECTOR], U)
+            else:
+                scores[k] = _dot(states, n * U, keys, first + k * U, U)
+        weigh(scores, 0, count, -(-count // LANES) * LANES)
+        _mix_values(scores, order_S, count, values, first, U, mixture)
+        add_tanh(vectors, n * U, mixture, U)
+
+
+@compiled
+def _mix_values(weights, order, count, values, first, U, mixture):  # type: ignore[no-untyped-def]
+    j = 0
+    while j + FOUR <= U:
+        mix_4(weights, 0, 0, order, 0, count, values, first + j, U, 0, mixture, j)
+        j += FOUR
+    while j < U:
+        mix_1(weights, 0, 0, order, 0, count, values, first + j, U, 0, mixture, j)
+        j += LANES
+
+
+@compiled
+def _dot(left, left_at, right, right_at, U):  # type: ignore[no-untyped-def]
+    total, j = ZERO, 0
+    while j + FOUR <= U:
+        total += dot_4(left, left_at + j, right, right_at + j)
+        j += FOUR
+    while j < U:
+        total += dot_1(left, left_at + j, right, right_at + j)
+        j += LANES
+    return total
+
+
+@summing
+def _additive(query, query_at, keys, key, floats, vector_at, U):  # type: ignore[no-untyped-def]
+    total, vector, asking = ZERO, floats[vector_at : vector_at + U], query[query_at : query_at + U]
+    own = keys[key : key + U]
+    for j in range(len(vector)):
+        total += vector[j] * tanh(asking[j] + own[j])
+    return total
+
+
+@summing
+def _product(floats, at, values, values_at, count):  # type: ignore[no-untyped-def]
+    total, one, other = ZERO, floats[at : at + count], values[values_at : values_at + count]
+    for j in range(len(one)):
+        total += one[j] * other[j]
+    return total
+
+
+@compiled
+def add_tanh(values, at, terms, count):  # type: ignore[no-untyped-def]
+    """values = tanh(values + terms)."""
+    part = values[at : at + count]
+    for j in range(len(part)):
+        part[j] = tanh(part[j] + terms[j])
+
+
+@compiled
+def _join(model, T, W, M, R, places, room):  # type: ignore[no-untyped-def]
+    """The features of the M results: of every item, or of the last of each row."""
+    shape, weights = model
+    _, _, _, (vectors, _, _, _), (features, _), spare = room
+    position_R, joined, L = places
+    U, D = shape[UNITS], weights[LINEARS][shape[JOIN], OUTPUTS]
+    first, step = (0, 1) if M == R * T else (T - 1, T)
+    apply_linear(weights, shape[JOIN], vectors, first * U, step * U, features, 0, D, M, spare)
+    for m in range(M):
+        n = first + m * step
+        row = n // T
+        place = row // W * L + min(position_R[row] + n % T, L - 1)
+        add(features, m * D, joined, place * shape[WIDTH], shape[WIDTH])
+
+
+@inlined
+def _log_of_one_plus(x):  # type: ignore[no-untyped-def]
+    """ln(1 + x) for x from 0 to 1: twice the series of artanh at x / (2 + x), which is at most 1/3."""
+    z = x / (TWO + x)
+    y = z * z
+    series = ONE + y * (THIRD + y * (FIFTH + y * (SEVENTH + y * (NINTH + y * (ELEVENTH + y * THIRTEENTH)))))
+    return TWO * z * series
+
+
+@compiled
+def _log_sigmoid(x):  # type: ignore[no-untyped-def]
+    return min(x, ZERO) - np.float32(np.log1p(np.exp(-abs(x))))
+
+
+@compiled
+def _mix(log_p, table, at, odds):  # type: ignore[no-untyped-def]
+    """log p = log((1-γ)·p + γ·p_NAR), where the log-odds of γ are given."""
+    first, second = _log_sigmoid(-odds), _log_sigmoid(odds)
+    other = table[at : at + len(log_p)]
+    for j in range(len(log_p)):
+        x, y = log_p[j] + first, other[j] + second
+        high, low = max(x, y), min(x, y)
+        log_p[j] = high + _log_of_one_plus(exponential(low - high))
