@@ -12,6 +12,7 @@ import pytest
 
 import chainrule as cr
 import chainrule.spark
+from chainrule.distributed.spark import estimate as smoothing
 from chainrule.distributed.spark import windows
 from chainrule.errors import ConfigError
 from requirements import need
@@ -63,7 +64,7 @@ def model_bytes(folder: Path) -> bytes:
 def test_words_counted_and_smoothed_on_spark(
     session: Any, frame: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every first attempt of the tasks that count and of those that write fails half-way."""
+    """Every first attempt of the tasks that count, of those that write and of those that read counts fails half-way."""
     wanted = train(tmp_path, "word", prune=[0, 0, 1])
 
     def fail_first(batches: Any) -> Iterator[Any]:
@@ -78,7 +79,13 @@ def test_words_counted_and_smoothed_on_spark(
             yield from super().__call__(batches)
             yield from fail_first(())
 
+    class FailingReader(smoothing.ReadRuns):
+        def __call__(self, batches: Any) -> Iterator[Any]:
+            yield from super().__call__(batches)
+            yield from fail_first(())
+
     monkeypatch.setattr(windows, "WriteRun", FailingWriter)
+    monkeypatch.setattr(smoothing, "ReadRuns", FailingReader)
     failing = frame.mapInArrow(fail_first, frame.schema)
     counts = chainrule.spark.count(failing, like=tmp_path / "whole", order=3, out=tmp_path / "counts")
     assert counts.tokens == sum(len(line.split()) + 1 for line in LINES)
