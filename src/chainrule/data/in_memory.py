@@ -112,6 +112,12 @@ def texts_in(texts: Texts, field: str = "text", *, newlines: bool = False) -> It
 
     A final newline is dropped unless `newlines`, so that the lines of an open file are texts.
     """
+    if type(texts) is list and set(map(type, texts)) == {str}:  # by far the most frequent, and checked at once
+        return iter(texts if newlines else [text.removesuffix("\n") for text in texts])
+    return _checked(texts, field, newlines)
+
+
+def _checked(texts: Texts, field: str, newlines: bool) -> Iterator[str]:
     for row, text in enumerate(_entries(texts, field)):
         yield text if newlines and isinstance(text, str) else text_at(text, row)
 

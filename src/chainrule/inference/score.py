@@ -48,7 +48,7 @@ class LineScore:
         self._place = 0
 
     @classmethod
-    def of_group(cls, log_probs: list[float], tokens: list[int], group: _Group) -> Iterator[Self]:
+    def of_group(cls, log_probs: list[float], tokens: list[int], group: _Group) -> list[Self]:
         """The scores of the lines of a group. Their tokens are listed when they are asked for: most never are.
 
         Args:
@@ -56,12 +56,13 @@ class LineScore:
             tokens: Number of tokens of each line.
             group: The tokens of all lines, one after the other.
         """
-        place = 0
+        new, place, scores = cls.__new__, 0, list[Self]()
         for log_prob, count in zip(log_probs, tokens, strict=True):
-            one = cls.__new__(cls)
+            one = new(cls)
             one.log_prob, one.tokens, one._group, one._place = log_prob, count, group, place
             place += count
-            yield one
+            scores.append(one)
+        return scores
 
     @property
     def pieces(self) -> list[str]:
@@ -133,7 +134,7 @@ def score_lines(subject: TextModel, lines: Iterable[str], unknown: UnknownWords 
         yield from _score_rows(subject, rows, charges)
 
 
-def _score_block(tokenizer: Tokenizer, scorer: LineScorer, block: str, unknown: UnknownWords) -> Iterator[LineScore]:
+def _score_block(tokenizer: Tokenizer, scorer: LineScorer, block: str, unknown: UnknownWords) -> list[LineScore]:
     """The score of each line of a block, all in one call."""
     tokens_N = tokenizer.encode_block(block)
     log_probs_N = scorer.score_tokens(tokens_N)

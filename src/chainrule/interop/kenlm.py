@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import total_ordering
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import numpy as np
 from chainrule.checkpoint.build import load_model
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.engines.ngram import query
-from chainrule.engines.ngram.sentences import ENDS, SentenceScorer
+from chainrule.engines.ngram.sentences import BLOCK, ENDS, SentenceScorer
 from chainrule.engines.ngram.table import NgramTable, value
 from chainrule.errors import ConfigError
 from chainrule.interop.arpa.runs import MAX_ORDER, read_arpa
@@ -133,11 +134,15 @@ class Model:
             bos: Whether each follows `<s>`.
             eos: Whether `</s>` is scored too.
         """
-        lines = [one.encode() if isinstance(one, str) else one for one in sentences]
+        lines = list(sentences)
         if not (bos and eos):
             return [self.score(line, bos, eos) for line in lines]
-        scores = self._scorer.score_lines([line.replace(b"\n", b" ") for line in lines])
-        return [one if one == one else self.score(line) for one, line in zip(scores, lines, strict=True)]
+        scores: list[float] = []
+        for first in range(0, len(lines), BLOCK):
+            scores += self._scorer.score_block(_block_of(lines[first : first + BLOCK]))
+        if math.isnan(sum(scores)):
+            return [one if one == one else self.score(line) for one, line in zip(scores, lines, strict=True)]
+        return scores
 
     def full_scores(
         self, sentence: str | bytes, bos: bool = True, eos: bool = True
@@ -261,6 +266,15 @@ def _context(order: int, word: int) -> bytes:
     row_O = np.frombuffer(_EMPTY, np.int64).copy()
     query.begin(row_O[:order], word)
     return row_O.tobytes()
+
+
+def _block_of(lines: Sequence[str | bytes]) -> bytes:
+    """Sentences as lines of one text."""
+    if set(map(type, lines)) == {str}:
+        data = "\n".join([*lines, ""]).encode()  # type: ignore[list-item]
+        if data.count(b"\n") == len(lines):
+            return data
+    return b"".join([_bytes_of(line).replace(b"\n", b" ") + b"\n" for line in lines])
 
 
 def _bytes_of(sentence: str | bytes) -> bytes:

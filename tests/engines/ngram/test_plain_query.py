@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chainrule.base.arrays import Array
 from chainrule.base.lazy import LazyKernels
-from chainrule.engines.ngram import query, query_kernels
+from chainrule.engines.ngram import line_kernels, query, query_kernels
 from chainrule.engines.ngram.packing import MAX_CODES, pack
 from chainrule.engines.ngram.table import NgramTable, TableArrays
 from engines.ngram.naive import Stream
@@ -32,12 +32,12 @@ SMOOTHINGS = (
 
 def compiled(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
     """Let `query` use the kernels alone, or plain Python alone."""
-    chosen = LazyKernels(query_kernels.__name__, budget=0 if wanted else 1 << 60)
-    monkeypatch.setattr(query, "_kernels", chosen)
+    for name, module in (("_kernels", query_kernels), ("_line_kernels", line_kernels)):
+        monkeypatch.setattr(query, name, LazyKernels(module.__name__, budget=-1 if wanted else 1 << 60))
 
 
 def answers(table: NgramTable, tokens: Array, ending: int) -> list[Array]:
-    """The walk over tokens, in two parts, the states after them, and the row after each of the first tokens."""
+    """The walk over tokens, in two parts, the states after them, the row after some tokens, and the walk over lines."""
     state_O = np.empty(table.order, np.int64)
     query.begin(state_O, table.eos)
     found: list[Array] = []
@@ -48,6 +48,8 @@ def answers(table: NgramTable, tokens: Array, ending: int) -> list[Array]:
         query.walk(table.arrays, np.array([token]), state_O, ending, table.absent)
         query.distribution(table.arrays, state_O, table.absent, row_V)
         found.append(row_V)
+    for size in (0, 1, 5, len(tokens)):
+        found += query.walk_lines(table.arrays, tokens[:size], table.eos, table.absent)
     return found
 
 
@@ -127,3 +129,23 @@ def test_a_chosen_number_of_words_is_walked_before_the_kernels_are_loaded() -> N
     loaded = LazyKernels(query_kernels.__name__, budget=10)
     loaded.load()
     assert loaded.after(1) is query_kernels
+
+
+@pytest.mark.parametrize("order", [1, 2, 5])
+@pytest.mark.parametrize("lines", [1, 3, 8, 50])
+def test_lines_are_walked_one_by_one(order: int, lines: int) -> None:
+    """However they are shared out among the tracks of the kernel, each line is that of a walk by itself."""
+    stream = zipfian(40, 1200)
+    table, generator = made(stream, order), np.random.default_rng(lines)
+    given = [np.append(generator.integers(2, 40, size), table.eos) for size in generator.integers(0, 30, lines)]
+    given[-1] = given[-1][:-1]  # the last line need not end
+    with pytest.MonkeyPatch.context() as patch:
+        compiled(patch, True)
+        found_N, depths_N = query.walk_lines(table.arrays, np.concatenate(given), table.eos, table.absent)
+        alone = []
+        for line in given:
+            state_O = np.empty(order, np.int64)
+            query.begin(state_O, table.eos)
+            alone.append(query.walk(table.arrays, line, state_O, table.eos, table.absent))
+    np.testing.assert_array_equal(found_N, np.concatenate([probs_T for probs_T, _ in alone]))
+    np.testing.assert_array_equal(depths_N, np.concatenate([depths_T for _, depths_T in alone]))

@@ -144,6 +144,4 @@ class NgramArrays:
 
     def walk_lines(self, tokens_N: Array) -> tuple[Array, Array]:
         """log10 p and number of context words of each token of lines that are scored separately, N each."""
-        state_O = np.empty(self.table.order, np.int64)
-        query.begin(state_O, self.eos)
-        return query.walk(self.table.arrays, tokens_N, state_O, self.eos, self.table.absent)
+        return query.walk_lines(self.table.arrays, tokens_N, self.eos, self.table.absent)

@@ -13,6 +13,8 @@ nodes of the contexts of 1 to O - 1 words, -1 where there is none.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from chainrule.base.arrays import Array
@@ -25,6 +27,7 @@ ENTRIES = 1024
 """Entries of a row that take as long as one word of a walk."""
 
 _kernels = LazyKernels("chainrule.engines.ngram.query_kernels", budget=1 << 13)  # words; 0.1 s or less
+_line_kernels = LazyKernels("chainrule.engines.ngram.line_kernels", budget=1 << 13)
 
 
 def begin(state_O: Array, word: int) -> None:
@@ -49,7 +52,26 @@ def walk_matches(
         return plain_query.walk(arrays, tokens_T, state_O, ending, absent)
     probs_T, depths_T = np.empty(len(tokens_T), np.float32), np.empty(len(tokens_T), np.uint8)
     matched_T = np.empty(len(tokens_T), np.uint8)
-    kernels.walk_kernel(
+    kernels.walk_kernel(*_fields(arrays), tokens_T, state_O, ending, absent, probs_T, depths_T, matched_T)
+    return probs_T, depths_T, matched_T
+
+
+def walk_lines(arrays: TableArrays, tokens_N: Array, eos: int, absent: float) -> tuple[Array, Array]:
+    """log10 p of each token of lines that are scored separately, and the words of context found before it, N each."""
+    kernels = _line_kernels.after(len(tokens_N))
+    order = len(arrays.starts) - 1
+    if kernels is None:
+        state_O = np.empty(order, np.int64)
+        begin(state_O, eos)
+        return walk(arrays, tokens_N, state_O, eos, absent)
+    probs_N, depths_N = np.empty(len(tokens_N), np.float32), np.empty(len(tokens_N), np.uint8)
+    kernels.walk_lines(*_fields(arrays), tokens_N, eos, order, absent, probs_N, depths_N)
+    return probs_N, depths_N
+
+
+def _fields(arrays: TableArrays) -> tuple[Any, ...]:
+    """The first arguments of the kernels: the arrays, None for tables that are not used, and the size of a level's."""
+    return (
         arrays.words,
         arrays.first_words,
         arrays.first_groups,
@@ -59,15 +81,7 @@ def walk_matches(
         arrays.backoffs,
         arrays.backoff_table if len(arrays.backoff_table) else None,
         BINS if arrays.backoffs.dtype == np.uint8 else 0,
-        tokens_T,
-        state_O,
-        ending,
-        absent,
-        probs_T,
-        depths_T,
-        matched_T,
     )
-    return probs_T, depths_T, matched_T
 
 
 def distribution(arrays: TableArrays, state_O: Array, absent: float, row_V: Array) -> None:

@@ -24,7 +24,7 @@ from numba.extending import intrinsic, overload
 from chainrule.base.arrays import Array
 from chainrule.engines.ngram.model import NgramArrays
 from chainrule.engines.ngram.query_kernels import first_child, walk_kernel
-from chainrule.engines.ngram.table import BINS, LN10, NgramTable, value
+from chainrule.engines.ngram.table import BINS, NgramTable, value
 from chainrule.text.tokenizers.word_kernels import look_up_into, split_ascii
 from chainrule.text.tokenizers.word_table import TokenIndex
 
@@ -87,16 +87,17 @@ class SentenceScorer:
         self._types = _types_of(table)
         self._out = _Results(ROOM)
 
-    def score_lines(self, lines: Sequence[bytes]) -> list[float]:
-        """log10 p of sentences without line ends, each between `<s>` and `</s>`; NaN where one is a word of it."""
-        scores: list[float] = []
-        for first in range(0, len(lines), BLOCK):
-            tokens_N = self._index.encode(b"\n".join([*lines[first : first + BLOCK], b""]), unicode=False)
-            nats_M, counts_M = self._arrays.score_lines(np.minimum(tokens_N, self._table.vocab_size - 1))
-            ends = tokens_N >= self._table.vocab_size
-            if ends.any():
-                nats_M[np.repeat(np.arange(len(counts_M)), counts_M)[ends]] = np.nan
-            scores += (nats_M / LN10).tolist()
+    def score_block(self, data: bytes) -> list[float]:
+        """log10 p of the lines of a text, each between `<s>` and `</s>`; NaN where one is a word of it."""
+        tokens_N = self._index.encode(data, unicode=False)
+        ends_N = tokens_N >= self._table.vocab_size
+        literal = bool(ends_N.any())
+        log10_N, _ = self._arrays.walk_lines(np.minimum(tokens_N, self._table.vocab_size - 1) if literal else tokens_N)
+        if literal:
+            log10_N[ends_N] = np.nan
+        starts_M = np.flatnonzero(tokens_N == self._table.eos) + 1
+        starts_M[1:], starts_M[:1] = starts_M[:-1].copy(), 0
+        scores: list[float] = np.add.reduceat(log10_N, starts_M, dtype=np.float64).tolist()
         return scores
 
     def full_scores(self, data: bytes, bos: bool, eos: bool) -> Iterator[Word] | None:
