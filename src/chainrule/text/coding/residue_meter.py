@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -73,22 +74,27 @@ class ResidueMeter:
         *lines, self._tail = text.split("\n")
         only_spaces = not any(space in text for space in ODD_SPACES)
         # Most lines are words with single spaces between them: their frames are only counted.
-        frames: Counter[tuple[int, int]] = Counter()  # by spaces before the first word and after the last
+        frames: Counter[tuple[int, bool, int]] = Counter()  # by spaces before the first word and after the last
+        uneven: list[str] = []  # lines with other gaps, all of spaces: their gaps are counted together
         if only_spaces:
             plain = len(lines)
             lines = [line for line in lines if not line or line[0] == " " or line[-1] == " " or "  " in line]
-            frames[0, 0] = plain - len(lines)
+            frames[0, True, 0] = plain - len(lines)
         for line in lines:
             core = line.strip(" ")
-            if core and ("  " not in core if only_spaces else core == " ".join(core.split())):
+            if core and (only_spaces or core == " ".join(core.split())):
                 lead = 0 if line[0] != " " else len(line) - len(line.lstrip(" "))
-                frames[lead, len(line) - len(core) - lead] += 1
+                regular = "  " not in core
+                frames[lead, regular, len(line) - len(core) - lead] += 1
+                if not regular:
+                    uneven.append(core)
             else:
                 self._count_frame(tokenizer, line, more=False)
-        for (lead, trail), times in frames.items():
-            new = self._models.full.add(Frame(" " * lead, True, " " * trail), times)
+        for (lead, regular, trail), times in frames.items():
+            new = self._models.full.add(Frame(" " * lead, regular, " " * trail), times)
             self._spelled += 2 * new
             self._spell([" " * lead, " " * trail] * new)
+        self._count_gaps(re.findall(" +", "\n".join(uneven)))
 
     def _count_frame(self, tokenizer: WordTokenizer, text: str, more: bool) -> None:
         lead, inner, trail = tokenizer.spacing(text)
@@ -97,7 +103,10 @@ class ResidueMeter:
             self._spelled += 2
             self._spell([lead, trail])
         self._spelled += 8 * COUNT_BYTES * more
-        for gap, times in Counter(inner or ()).items():
+        self._count_gaps(inner or ())
+
+    def _count_gaps(self, gaps: Sequence[str]) -> None:
+        for gap, times in Counter(gaps).items():
             self._spell([gap] * self._models.gaps.add(gap, times))
 
     def _count_line(self, text: str, ids: list[int], more: bool) -> None:
