@@ -214,3 +214,12 @@ FITTING = (
 def test_the_checks_of_scikit_learn_that_fit(kind: str, name: str) -> None:
     estimator = NUMBERED[kind]()
     getattr(estimator_checks, name)(type(estimator).__name__, estimator)
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(
+        ChainruleError, match=r"^classifier gives a text no probability; expected a language model, for"
+    ):
+        LanguageModelScorer("classifier").fit(TEXTS)
+    with pytest.raises(ValueError, match=r"^got one class, 'a'; a classifier needs at least 2"):
+        TextClassifier(epochs=1).fit(TEXTS, ["a"] * len(TEXTS))

@@ -26,6 +26,7 @@ from chainrule.checkpoint.pack import pack, unpack
 from chainrule.data.in_memory import Texts, several_texts
 from chainrule.errors import ConfigError, DataError
 from chainrule.experiments.train import train
+from chainrule.registry import MODELS
 from chainrule.runs.base import Run
 from chainrule.runs.load import load
 
@@ -150,7 +151,7 @@ class TextClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         self.classes_, places_P = np.unique(targets, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"got one class, {self.classes_[0]!r}; a classifier needs at least 2; add texts of another"
+                f"got one class, {self.classes_.tolist()[0]!r}; a classifier needs at least 2; add texts of another"
             )
         weight = self.class_weight
         if isinstance(weight, dict):
@@ -318,6 +319,8 @@ class LanguageModelScorer(_TextEstimator):
         """
         if self.measure not in ("log_prob", "bits_per_byte"):
             raise ConfigError(f"measure is '{self.measure}'; expected log_prob or bits_per_byte")
+        if MODELS.describe(self.model).task != "lm":
+            raise ConfigError(f"{self.model} gives a text no probability; expected a language model, for example ngram")
         self.run_ = self._fit(
             several_texts(X),
             model=self.model,

@@ -63,12 +63,14 @@ def test_figures_belong_to_the_weights_that_were_measured(tmp_path: Path) -> Non
     folder = RunFolder(tmp_path)
     folder.signature.begin({"seed": "1"})
     folder.signature.record({"weights": "a" * 64})
-    assert folder.read_validation() is None
-    folder.write_validation({"bits_per_byte": 2.5})
-    assert folder.read_validation() == {"bits_per_byte": 2.5}
+    assert folder.read_figures() is None
+    folder.write_figures({"bits_per_byte": 2.5})
+    assert folder.read_figures() == {"bits_per_byte": 2.5}
     assert json.loads((tmp_path / "valid.json").read_text())["weights"] == "a" * 64
     (tmp_path / "valid.json").write_text(json.dumps({"weights": "a" * 64, "figures": 3}))
-    assert folder.read_validation() is None
-    folder.write_validation({"bits_per_byte": 2.5})
+    assert folder.read_figures() is None
+    folder.write_figures({"bits_per_byte": 2.5})
+    folder.write_figures({"bits_per_byte": 2.0}, "test.json")
+    assert (folder.read_figures("test.json"), folder.read_figures()) == ({"bits_per_byte": 2.0}, {"bits_per_byte": 2.5})
     folder.signature.record({"weights": "b" * 64})
-    assert folder.read_validation() is None
+    assert folder.read_figures() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import chainrule as cr
 from builders import pairs_text
+from chainrule.checkpoint.folder import RunFolder
 from chainrule.errors import ConfigError
 from chainrule.experiments.compare import Contender, Row, compare, parse_contenders
 from chainrule.registry import MODELS
@@ -147,6 +149,11 @@ def test_the_test_text_chooses_nothing(place: Path, tmp_path: Path) -> None:
     rows = run(place, models, tmp_path / "runs", test=strange, mix=True)
     assert rows[-1].model == "ngram(order=3,smoothing=mle)"  # which finds that text impossible
     assert any("mixture-of-ngram-order=3-smoothing=mle-and-" in row.run for row in rows)
+    for row in rows:
+        kept = RunFolder(Path(row.run)).read_figures("test.json")
+        assert kept is not None
+        bits = row.bits_per_byte if math.isfinite(row.bits_per_byte) else None
+        assert (kept["data"], kept["bits_per_byte"]) == (["strange.txt"], bits)
 
 
 @pytest.mark.parametrize("models", ["ngram(order=2)", "average(embedding=4)"])

@@ -42,6 +42,24 @@ def test_the_leaderboard_has_what_the_files_say(service: Service, runs: Path) ->
     assert found["ngram"]["valid"]["bits_per_byte"] == kept
 
 
+def test_figures_on_test_data_are_shown_where_there_are_no_others(service: Service, runs: Path) -> None:
+    folder = cr.load(runs / "lstm").folder
+    folder.write_figures({"bits_per_byte": 2.25, "tokens": 3, "data": ["test.txt"]}, "test.json")
+    try:
+        found = record(service, "lstm")
+        assert (found["valid"], found["tested"]) == ({"bits_per_byte": 2.25}, ["test.txt"])
+        folder.write_figures({"bits_per_byte": 2.5})
+        found = record(service, "lstm")
+        assert (found["valid"], found["tested"]) == ({"bits_per_byte": 2.5}, [])
+        (folder.path / "valid.json").unlink()
+        folder.write_figures({"bits_per_byte": 2.25, "data": 3}, "test.json")
+        assert record(service, "lstm")["tested"] == []
+    finally:
+        for name in ("test.json", "valid.json"):
+            (folder.path / name).unlink(missing_ok=True)
+    assert record(service, "lstm")["valid"] == {}
+
+
 def test_a_run_is_measured_on_request(service: Service, runs: Path) -> None:
     assert record(service, "lstm")["valid"] == {}
     found = service.post("/page/api/measure", {"model": "lstm"}).json()

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chainrule.errors import ConfigError, DataError, TokenizerError
+from chainrule.interop.huggingface.read_tokenizers import parse_tokenizer_json
 from chainrule.registry import TOKENIZERS
 from chainrule.text import Tokenizer, load_tokenizer, text_of, train_tokenizer
 from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
@@ -338,6 +339,37 @@ def test_wrong_files(tmp_path: Path) -> None:
         f"there is no '{tmp_path}/none/tokenizer.json': expected a folder with a tokeniser; "
         "train one or check the name."
     )
+
+
+def test_merges_without_the_prefix_of_their_file_are_refused(tmp_path: Path) -> None:
+    """Found by fuzzing: the tokenizers library cuts the prefix off inside a character and ends the process."""
+    from hf_folders import byte_level
+
+    path = tmp_path / "tokenizer.json"
+    byte_level(300).save(str(path))
+    values = json.loads(path.read_text())
+    first, second = values["model"]["merges"][0]
+    for merges in ([[first, second]], [f"{first} {second}"]):
+        values["model"] |= {"continuing_subword_prefix": "xy", "merges": merges}
+        path.write_text(json.dumps(values))
+        with pytest.raises(
+            TokenizerError, match=r"^not a Hugging Face tokeniser \(the merge .* lacks the prefix 'xy' of"
+        ):
+            train_tokenizer(str(path), text_of("x"))
+        with pytest.raises(TokenizerError, match=r"^x is not a Hugging Face tokeniser \(the merge .* lacks the prefix"):
+            parse_tokenizer_json(path.read_bytes(), "x")
+
+
+def test_prefixes_inside_words_are_read(tmp_path: Path) -> None:
+    import tokenizers
+    from tokenizers import models, pre_tokenizers
+
+    model = models.BPE({"a": 0, "##b": 1, "ab": 2}, [("a", "##b")], continuing_subword_prefix="##")
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    found = train_tokenizer(str(tmp_path / "tokenizer.json"), text_of("x"))
+    assert [found.piece(token) for token in found.encode("ab a")] == ["ab", "a"]
 
 
 def test_jieba_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

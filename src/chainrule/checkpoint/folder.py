@@ -6,6 +6,7 @@
     metrics.jsonl        one object per log line
     result.json          the result of the training, once it has ended
     valid.json           its figures on the validation data, and the checksum of the weights that were measured
+    test.json            the same on the test data of `compare`, with their names
     tuning.json          what `tune` changed: options, data and figures, one record per call
     signature            data, tokeniser, seed, versions and checksums, one per line
     training/step-N/     weights, optimiser, random state, carried state: all that resuming needs
@@ -297,15 +298,15 @@ class RunFolder:
             raise RunError(f"{self.path / 'result.json'} is not the result of a training; restore or delete the file")
         return result
 
-    def write_validation(self, figures: dict[str, Any]) -> None:
-        """The figures of the present weights on the validation data; those of a packed run are not kept."""
+    def write_figures(self, figures: dict[str, Any], name: str = "valid.json") -> None:
+        """The figures of the present weights on the validation data, or others; those of a packed run are not kept."""
         if self.given == self.path:
             record = {"weights": self.signature.lines().get("weights"), "figures": figures}
-            write_atomically(self.path / "valid.json", json.dumps(record, indent=1, ensure_ascii=False))
+            write_atomically(self.path / name, json.dumps(record, indent=1, ensure_ascii=False))
 
-    def read_validation(self) -> dict[str, Any] | None:
-        """The figures on the validation data; None: the present weights were not measured."""
-        record = read_json(self.path / "valid.json") or {}
+    def read_figures(self, name: str = "valid.json") -> dict[str, Any] | None:
+        """The figures on the validation data, or others; None: the present weights were not measured."""
+        record = read_json(self.path / name) or {}
         figures = record.get("figures")
         same = record.get("weights") == self.signature.lines().get("weights")
         return figures if same and isinstance(figures, dict) else None

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from chainrule.base.grammar import plural
-from chainrule.cli.common import Json, RunPath, print_json, print_note, print_warnings, read_lines, show_progress
+from chainrule.cli.common import (
+    Json,
+    RunPath,
+    check_no_picture,
+    print_json,
+    print_note,
+    print_warnings,
+    read_lines,
+    show_progress,
+)
 
 if TYPE_CHECKING:
     from chainrule.runs.labels import ClassifierRun, Labelled
@@ -43,6 +52,7 @@ def classify(
     print_warnings()
     texts = _texts(loaded, read_lines(file))
     if attention is not None:
+        check_no_picture("--attention", attention)
         texts = _write_attention(loaded, list(texts), attention)
     predictions = loaded.classify(texts, top=len(loaded.labels) if json else top)
     for best in with_progress(predictions, "classifying"):

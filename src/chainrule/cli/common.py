@@ -108,6 +108,20 @@ def print_warnings() -> None:
     warnings.showwarning = lambda message, *rest, **named: print_note(f"warning: {message}")
 
 
+PICTURES = frozenset((".png", ".svg", ".pdf", ".jpg", ".jpeg", ".gif", ".webp", ".html"))
+
+
+def check_no_picture(option: str, file: Path | None) -> None:
+    """Refuse to write JSON to a file that is named like a picture or a page."""
+    from chainrule.errors import ConfigError
+
+    if file is not None and file.suffix.lower() in PICTURES:
+        raise ConfigError(
+            f"{option} {file} would be no picture: the option writes JSON; name a .json file. The page of chainrule "
+            "serve draws pictures"
+        )
+
+
 def print_json(value: Any) -> None:
     """Print a result as one line of JSON. Infinity and NaN, which JSON lacks, become null."""
     print(json.dumps(_replace_non_finite(value), ensure_ascii=False, allow_nan=False), flush=True)

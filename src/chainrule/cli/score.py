@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +15,7 @@ from chainrule.cli.common import (
     LiveSettings,
     Precision,
     RunPath,
+    check_no_picture,
     is_translator,
     print_json,
     print_note,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from chainrule.inference.unknown_words import UnknownWords
     from chainrule.runs.base import Run
     from chainrule.runs.language_model import LanguageModelRun
+
+BASES = {"e": math.e, "2": 2.0, "10": 10.0}
 
 
 def score(
@@ -80,6 +84,10 @@ def score(
     oov_penalty: Annotated[
         float | None, typer.Option(help="With --oov penalty: nats per unknown word (default: 10).")
     ] = None,
+    base: Annotated[
+        Literal["e", "2", "10"],
+        typer.Option(help="Base of the log-probabilities: e for nats, 2 for bits, 10 as KenLM prints them."),
+    ] = "e",
     field: Field = None,
     settings: LiveSettings = None,
     precision: Precision = None,
@@ -87,9 +95,10 @@ def score(
 ) -> None:
     """Print the log-probability of each line.
 
-    It is in nats and includes the end of the line. With --choices, or with JSON lines of prompt, choices and answer,
-    print the most probable choice after each prompt. A translator scores given translations: FILE and TARGET are
-    parallel, or FILE contains pairs (.tsv, .jsonl). With --json it prints one object per line.
+    It is in nats, or in logarithms of --base, and includes the end of the line. With --choices, or with JSON lines of
+    prompt, choices and answer, print the most probable choice after each prompt. A translator scores given
+    translations: FILE and TARGET are parallel, or FILE contains pairs (.tsv, .jsonl). With --json it prints one object
+    per line.
     """
     from chainrule.config import parse_settings
     from chainrule.errors import ConfigError
@@ -100,25 +109,29 @@ def score(
     from chainrule.text.readers import lines_in, open_texts
 
     print_warnings()
+    check_no_picture("--attention", attention)
     loaded = load(run, settings=parse_settings(settings or []), precision=precision)
     asks = choices or prompt_file or contains_questions(file)
     unknown = UnknownWords(oov or ("spell" if asks else "unk"), oov_penalty)
     _check_details(loaded, top, attention, why, asks=bool(asks), tokens=tokens, oov=oov is not None)
+    _check_base(base, asks=bool(asks), top=top, why=why, json=json)
+    _note_nbest(file)
     if is_translator(loaded) and not asks:
         if oov is not None:
             raise ConfigError(f"--oov does not apply to {loaded.name}, a translator; leave it out")
-        _print(loaded.score_pairs([file] if target is None else [file, target]), tokens, json)
+        _print(loaded.score_pairs([file] if target is None else [file, target], base=BASES[base]), tokens, json)
         return
     if not isinstance(loaded, LanguageModelRun):
         raise loaded.missing("score")
     if asks:
         examples = read_prompt(prompt_file) if prompt_file else ""
-        _choose(loaded, file, choices or [], examples, normalise, unknown, json)
+        _choose(loaded, file, choices or [], examples, normalise, unknown, base, json)
         return
     if target is not None:
         raise loaded.missing("translate")
     if not tokens and attention is None and why is None:
-        for log_probs, counts in loaded.score_text(str(file), field=field, oov=unknown.kind, oov_penalty=oov_penalty):
+        charged: dict[str, Any] = {"oov": unknown.kind, "oov_penalty": oov_penalty, "base": BASES[base]}
+        for log_probs, counts in loaded.score_text(str(file), field=field, **charged):
             lines = map('{{"log_prob": {!r}, "tokens": {}}}'.format if json else "{:.4f}".format, log_probs, counts)
             print("\n".join(lines).replace(": -inf,", ": null,"), flush=True)  # JSON has no infinity
         return
@@ -130,9 +143,9 @@ def score(
     if attention is not None:
         given = _write_attention(loaded, list(given), attention)
     if top is None:
-        _print(loaded.score(given, oov=unknown.kind, oov_penalty=oov_penalty), tokens, json)
+        _print(loaded.score(given, oov=unknown.kind, oov_penalty=oov_penalty, base=BASES[base]), tokens, json)
     else:
-        _print_details(loaded.inspect(given, top=top, oov=unknown.kind, oov_penalty=oov_penalty), json)
+        _print_details(loaded.inspect(given, top=top, oov=unknown.kind, oov_penalty=oov_penalty), base, json)
 
 
 def _explain(run: LanguageModelRun, lines: Iterator[str], position: int, json: bool) -> None:
@@ -167,6 +180,32 @@ def _check_details(
         raise ConfigError(f"{name} does not apply to {run.name}, a translator; see chainrule translate --attention")
 
 
+def _check_base(base: str, *, asks: bool, top: int | None, why: int | None, json: bool) -> None:
+    """Refuse a base where no log-probability is printed."""
+    from chainrule.errors import ConfigError
+
+    silent = {"--why": why is not None, "--top": top is not None and not json, "choices": asks and not json}
+    name = next((name for name, applies in silent.items() if applies), None)
+    if base != "e" and name is not None:
+        remedy = "leave --base out" if name == "--why" else "add --json, or leave --base out"
+        raise ConfigError(f"--base {base} has no effect with {name}, which prints no log-probability; {remedy}")
+
+
+def _note_nbest(file: Path) -> None:
+    """Point to `rescore` where the lines of a file or of standard input are those of n-best lists."""
+    from chainrule.inference.rescore import is_nbest_line
+    from chainrule.text.readers import open_texts
+
+    if str(file) != "-" and not file.is_file():
+        return
+    first = next(open_texts([file]).blocks()).data.partition(b"\n")[0].decode(errors="replace")
+    if is_nbest_line(first):
+        print_note(
+            "the first line has the form of an n-best list, `id ||| text ||| score`; here its id and its score are "
+            "scored as text. To rank such lists: chainrule rescore"
+        )
+
+
 def _write_attention(run: LanguageModelRun, lines: list[str], file: Path) -> Iterator[str]:
     """Write a list with one object per line, and give the lines."""
     from json import dumps
@@ -196,6 +235,7 @@ def _choose(
     examples: str,
     normalise: Normalise,
     unknown: UnknownWords,
+    base: str,
     json: bool,
 ) -> None:
     """Print the best choice after each prompt and, where answers are known, the accuracy."""
@@ -225,7 +265,7 @@ def _choose(
         if json:
             right = {} if question.answer is None else {"answer": question.answer, "correct": best == question.answer}
             record = {"best": scored[best].text, "index": best, **right}
-            print_json({**record, "choices": [one.to_dict() for one in scored]})
+            print_json({**record, "choices": [_in_base(one.to_dict(), base) for one in scored]})
         else:
             print(scored[best].text, flush=True)
     if tally.questions and json:
@@ -247,13 +287,20 @@ def _print(scores: Iterator[LineScore], tokens: bool, json: bool) -> None:
             print(f"{scored.log_prob:.4f}", flush=True)
 
 
-def _print_details(texts: Iterator[Results[TokenDetails]], json: bool) -> None:
+def _in_base(record: dict[str, Any], base: str) -> dict[str, Any]:
+    """A record with its log-probabilities in another base."""
+    names = ("log_prob", "per_token", "per_byte")
+    return {name: value / math.log(BASES[base]) if name in names else value for name, value in record.items()}
+
+
+def _print_details(texts: Iterator[Results[TokenDetails]], base: str, json: bool) -> None:
     from chainrule.inference.inspect import show_details
 
     for number, details in enumerate(texts):
         if json:
-            log_probs = [one.log_prob for one in details]
+            shown = [_in_base(one.to_dict(), base) for one in details]
+            log_probs = [one["log_prob"] for one in shown]
             record = {"log_prob": sum(log_probs), "tokens": len(details), "pieces": [one.token for one in details]}
-            print_json({**record, "log_probs": log_probs, "details": [one.to_dict() for one in details]})
+            print_json({**record, "log_probs": log_probs, "details": shown})
         else:
             print("\n" * (number > 0) + show_details(details), flush=True)

@@ -177,7 +177,7 @@ def train(
 def _report(run: Run, verbose: bool, json: bool) -> None:
     """Print the result of the training and of the last validation."""
     measured = run.validation()
-    run.folder.write_validation(measured.to_dict())
+    run.folder.write_figures(measured.to_dict())
     result = {key: run.result[key] for key in ("steps", "seconds", "parameters", "tokens_per_second", "peak_memory")}
     if json:
         further: dict[str, Any] = {key: run.result[key] for key in ("stopped", "validation") if key in run.result}

@@ -22,6 +22,7 @@ from chainrule.cli.common import (
     Precision,
     RepetitionPenalty,
     RunPath,
+    check_no_picture,
     print_json,
     print_note,
     print_warnings,
@@ -161,6 +162,8 @@ def translate(
         "trace": trace is not None,
         "batch_size": 1 if str(file) == "-" and sys.stdin.isatty() else batch_size,
     }
+    check_no_picture("--attention", attention)
+    check_no_picture("--trace", trace)
     loaded = load_for("translate", TranslatorRun, run, settings=parse_settings(settings or []), precision=precision)
     others = [load_for("translate", TranslatorRun, path, precision=precision) for path in ensemble or []]
     print_warnings()

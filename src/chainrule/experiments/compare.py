@@ -233,8 +233,9 @@ def measure(name: str, run: Any, test: Sequence[str]) -> Row:
         raise RunError(f"{run.folder.path} was stopped before it was finished; rerun the same command to resume")
     measured = run.evaluate(test) if test else run.evaluate_held_out()
     figures = measured.to_dict()
-    if not test and run.precision == "float32":
-        run.folder.write_validation(figures)
+    if run.precision == "float32":
+        names = {"data": [Path(path).name for path in test]} if test else {}
+        run.folder.write_figures({**figures, **names}, "test.json" if test else "valid.json")
     return Row(
         model=name,
         parameters=run.parameters,

@@ -71,6 +71,14 @@ def read_candidates(lines: Iterable[str]) -> Iterator[Candidate]:
             yield _from_json(line, number) if line.lstrip().startswith("{") else _from_fields(line, number)
 
 
+def is_nbest_line(line: str) -> bool:
+    """Whether a line is `id ||| text ||| score`, features before the score and an alignment after it allowed."""
+    try:
+        return SEPARATOR in line and bool(_from_fields(line, 1))
+    except DataError:
+        return False
+
+
 def _from_fields(line: str, number: int) -> Candidate:
     fields = tuple(field.strip() for field in line.split(SEPARATOR))
     try:

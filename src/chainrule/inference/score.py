@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -13,6 +14,7 @@ from chainrule.base.modes import evaluating
 from chainrule.base.over_arrays import over_arrays
 from chainrule.base.parallel import ordered_map
 from chainrule.data.grouping import by_length, in_windows, map_batches
+from chainrule.errors import ConfigError
 from chainrule.inference.subject import TextModel
 from chainrule.inference.unknown_words import UNK_ONLY, UnknownWords
 from chainrule.text.coding.residue_meter import ResidueMeter
@@ -34,7 +36,7 @@ class LineScore:
     """The log-probability of one line, its `<eos>` and what its unknown words are charged included.
 
     Args:
-        log_prob: log p of the line in nats.
+        log_prob: log p of the line, in nats unless another base was asked for.
         tokens: Number of its tokens.
         pieces: The tokens as they are displayed.
         log_probs: log p of each token.
@@ -120,38 +122,51 @@ class _Block(NamedTuple):
         return log_probs
 
 
-def score_lines(subject: TextModel, lines: Iterable[str], unknown: UnknownWords = UNK_ONLY) -> Iterator[LineScore]:
-    """The score of each line, in the order given; lines are read and scored in groups."""
+def unit_of(base: float) -> float:
+    """What a nat is in logarithms of another base: 1 / ln base."""
+    if not (math.isfinite(base) and base > 1):
+        raise ConfigError(f"base is {base}; expected a number above 1, for example 2, 10 or math.e")
+    return 1 / math.log(base)
+
+
+def score_lines(
+    subject: TextModel, lines: Iterable[str], unknown: UnknownWords = UNK_ONLY, unit: float = 1.0
+) -> Iterator[LineScore]:
+    """The score of each line, in the order given; lines are read and scored in groups. A nat counts as `unit`."""
     tokenizer, scorer = subject.tokenizer, subject.model.line_scorer
     sizes = (LINES, MOST_LINES) if scorer is None else (BLOCK_LINES, BLOCK_LINES)
     for group in in_windows(lines, *sizes):
         block = "\n".join([*group, ""])
         if scorer is not None and block.count("\n") == len(group):
-            yield from _score_block(tokenizer, scorer, block, unknown)
+            yield from _score_block(tokenizer, scorer, block, unknown, unit)
             continue
         rows = [[*tokenizer.encode(line), tokenizer.eos] for line in group]
         charges = [unknown.charges(tokenizer, line, row) for line, row in zip(group, rows, strict=True)]
-        yield from _score_rows(subject, rows, charges)
+        yield from _score_rows(subject, rows, charges, unit)
 
 
-def _score_block(tokenizer: Tokenizer, scorer: LineScorer, block: str, unknown: UnknownWords) -> list[LineScore]:
+def _score_block(
+    tokenizer: Tokenizer, scorer: LineScorer, block: str, unknown: UnknownWords, unit: float
+) -> list[LineScore]:
     """The score of each line of a block, all in one call."""
     tokens_N = tokenizer.encode_block(block)
     log_probs_N = scorer.score_tokens(tokens_N)
     if unknown.kind != "unk":
         log_probs_N = log_probs_N + unknown.charges(tokenizer, block, tokens_N)
+    if unit != 1:
+        log_probs_N = log_probs_N * unit
     ends_M = np.flatnonzero(tokens_N == tokenizer.eos) + 1
     counts_M = np.diff(ends_M, prepend=0)
     totals_M = np.add.reduceat(log_probs_N, ends_M - counts_M)
     return LineScore.of_group(totals_M.tolist(), counts_M.tolist(), _Block(tokenizer, tokens_N, log_probs_N))
 
 
-def _score_rows(subject: TextModel, rows: list[list[int]], charges: list[Array]) -> list[LineScore]:
+def _score_rows(subject: TextModel, rows: list[list[int]], charges: list[Array], unit: float) -> list[LineScore]:
     def score(batch: list[int]) -> Iterator[LineScore]:
         some = [rows[index] for index in batch]
         for index, log_probs_N in zip(batch, _log_probs(subject, some), strict=True):
             pieces = [subject.tokenizer.piece(token) for token in rows[index]]
-            log_probs = (log_probs_N + charges[index]).tolist()
+            log_probs = ((log_probs_N + charges[index]) * unit).tolist()
             yield LineScore(sum(log_probs), len(log_probs), pieces, log_probs)
 
     batches = by_length([len(row) for row in rows], max_tokens=BATCH_TOKENS, longest_first=False)
@@ -174,16 +189,17 @@ def score_text(
     threads: int | None = None,
     unknown: UnknownWords = UNK_ONLY,
     meter: ResidueMeter | None = None,
+    unit: float = 1.0,
 ) -> Iterator[tuple[list[float], list[int]]]:
     """log p and number of tokens of each line of a text, in order, a block of lines at a time.
 
-    `meter` gets the text and its tokens, for bits per byte.
+    `meter` gets the text and its tokens, for bits per byte. A nat counts as `unit`.
     """
     tokenizer, scorer = subject.tokenizer, subject.model.line_scorer
     blocks = _whole_lines(texts.strings(any_bytes=tokenizer.any_bytes))
     if scorer is None:
         for block in blocks:
-            scored = list(score_lines(subject, block.removesuffix("\n").split("\n"), unknown))
+            scored = list(score_lines(subject, block.removesuffix("\n").split("\n"), unknown, unit))
             if meter is not None:
                 meter.add(block, tokenizer.encode_block(block))
             yield [one.log_prob for one in scored], [one.tokens for one in scored]
@@ -199,7 +215,7 @@ def score_text(
         charges_N = unknown.charges(tokenizer, block, tokens_N)
         if charges_N.any():
             nats_M = nats_M + np.add.reduceat(charges_N, np.cumsum(counts_M) - counts_M)
-        return block, tokens_N, nats_M.tolist(), counts_M.tolist()
+        return block, tokens_N, (nats_M if unit == 1 else nats_M * unit).tolist(), counts_M.tolist()
 
     if tokenizer.concurrent:
         found = ordered_map(lambda block: score(encode(block)), blocks, threads or physical_cores())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
@@ -21,7 +22,7 @@ from chainrule.inference.rescore import (
     rerank,
     score_candidates,
 )
-from chainrule.inference.score import LineScore, score_lines, score_text
+from chainrule.inference.score import LineScore, score_lines, score_text, unit_of
 from chainrule.inference.surprise import Surprise, surprise_texts
 from chainrule.inference.unknown_words import OovKind, UnknownWords
 from chainrule.inference.why.explain import why
@@ -35,19 +36,21 @@ class ScoringRun(ArchivingRun):
 
     @overload
     def score(  # type: ignore[overload-overlap]  # a string is one text
-        self, texts: str, *, oov: OovKind = ..., oov_penalty: float | None = ...
+        self, texts: str, *, oov: OovKind = ..., oov_penalty: float | None = ..., base: float = ...
     ) -> LineScore: ...
 
     @overload
     def score(
-        self, texts: Iterator[str], *, oov: OovKind = ..., oov_penalty: float | None = ...
+        self, texts: Iterator[str], *, oov: OovKind = ..., oov_penalty: float | None = ..., base: float = ...
     ) -> Iterator[LineScore]: ...
 
     @overload
-    def score(self, texts: Texts, *, oov: OovKind = ..., oov_penalty: float | None = ...) -> Results[LineScore]: ...
+    def score(
+        self, texts: Texts, *, oov: OovKind = ..., oov_penalty: float | None = ..., base: float = ...
+    ) -> Results[LineScore]: ...
 
     def score(
-        self, texts: Texts, *, oov: OovKind = "unk", oov_penalty: float | None = None
+        self, texts: Texts, *, oov: OovKind = "unk", oov_penalty: float | None = None, base: float = math.e
     ) -> LineScore | Results[LineScore] | Iterator[LineScore]:
         """log p of each text separately, its `<eos>` included.
 
@@ -56,12 +59,13 @@ class ScoringRun(ArchivingRun):
             oov: What an unknown word costs besides log p of `<unk>`: nothing ("unk"), its spelling ("spell"), or
                 `oov_penalty` ("penalty").
             oov_penalty: Nats for each unknown word.
+            base: Base of the logarithms, for example 10 as in KenLM, or 2 for bits.
 
         Returns:
             One `LineScore` for one text, a list of them for a list, an iterator for an iterator.
         """
         lines = texts_in(texts, self.config.data.field)
-        return answer(texts, score_lines(self.subject, lines, UnknownWords(oov, oov_penalty)))
+        return answer(texts, score_lines(self.subject, lines, UnknownWords(oov, oov_penalty), unit_of(base)))
 
     def score_text(
         self,
@@ -71,6 +75,7 @@ class ScoringRun(ArchivingRun):
         threads: int | None = None,
         oov: OovKind = "unk",
         oov_penalty: float | None = None,
+        base: float = math.e,
     ) -> Iterator[tuple[list[float], list[int]]]:
         """log p and number of tokens of each line of a corpus, in order, a block of lines at a time.
 
@@ -80,9 +85,10 @@ class ScoringRun(ArchivingRun):
             threads: Number of threads. None: one per core.
             oov: What an unknown word costs, as in `score`.
             oov_penalty: Nats for each unknown word, as in `score`.
+            base: Base of the logarithms, as in `score`.
         """
         opened = open_texts(self.files(texts, field), field=field or self.config.data.field)
-        return score_text(self.subject, opened, threads, UnknownWords(oov, oov_penalty))
+        return score_text(self.subject, opened, threads, UnknownWords(oov, oov_penalty), unit=unit_of(base))
 
     @overload
     def inspect(  # type: ignore[overload-overlap]  # a string is one text

@@ -8,6 +8,7 @@ run.evaluate(["test.en", "test.de"]).bleu
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -31,7 +32,7 @@ from chainrule.evaluation.perplexity import perplexity
 from chainrule.evaluation.significance import PairedResult, paired_test
 from chainrule.evaluation.speed import generation_speed
 from chainrule.evaluation.validation_budget import final_tokens, scored_part
-from chainrule.inference.score import LineScore
+from chainrule.inference.score import LineScore, unit_of
 from chainrule.inference.search import Search
 from chainrule.inference.subject import warn_cut
 from chainrule.models.translator import ConditionedModel
@@ -202,16 +203,18 @@ class TranslatorRun(TranslatingRun):
         given = [list(lines_in(self.pairs(texts).target)), *(list(lines_in(open_texts([p]))) for p in references)]
         return paired_test(*outputs, given, metric=metric, lowercase=lowercase, tokenizer=bleu_tokenizer)
 
-    def score_pairs(self, texts: Data) -> Iterator[LineScore]:
+    def score_pairs(self, texts: Data, *, base: float = math.e) -> Iterator[LineScore]:
         """log p of each target given its source, its `<eos>` included, in order: forced decoding.
 
         Args:
             texts: Two paths, a path of pairs, or pairs in memory.
+            base: Base of the logarithms, for example 10 or 2.
         """
-        pairs = self.pairs(texts)
+        pairs, unit = self.pairs(texts), unit_of(base)
         store = self._checked_store(pairs)
         self._check_lengths(pairs, store)
-        for tokens, log_probs in score_rows(self.model, store):
+        for tokens, nats in score_rows(self.model, store):
+            log_probs = [unit * value for value in nats]
             pieces = [self.tokenizer.piece(token) for token in tokens]
             yield LineScore(sum(log_probs), len(log_probs), pieces, log_probs)
 

@@ -25,7 +25,7 @@ BUCKETS = 600
 """Parts into which a long log is divided before it is sent."""
 
 FIGURES = ("bits_per_byte", "perplexity", "bleu", "chrf", "exact_match", "accuracy", "macro_f1", "f1", "loss")
-"""Figures on the validation data that a leaderboard shows."""
+"""Figures on the validation or test data that a leaderboard shows."""
 
 COSTS = ("parameters", "steps", "tokens", "seconds", "tokens_per_second", "peak_memory", "stopped")
 """Entries of result.json that a leaderboard shows."""
@@ -103,8 +103,9 @@ def _record(place: Place) -> dict[str, Any]:
     except ChainruleError as error:
         return {"status": "damaged", "error": str(error)}
     known = MODELS.describe(config.model.name)
-    kept = (folder.read_validation() if place.inside("valid.json") else None) or result.get("valid")
-    figures = kept if isinstance(kept, dict) else {}
+    kept = (folder.read_figures() if place.inside("valid.json") else None) or result.get("valid")
+    test = (folder.read_figures("test.json") if place.inside("test.json") else None) or {}
+    figures = kept if isinstance(kept, dict) and kept else test
     return {
         "model": config.model.name,
         "family": known.family,
@@ -113,8 +114,14 @@ def _record(place: Place) -> dict[str, Any]:
         "status": _status(place),
         "updated": (folder.path / "config.toml").stat().st_mtime,
         "valid": {name: figures[name] for name in FIGURES if _is_figure(figures.get(name))},
+        "tested": _names(test.get("data")) if figures is test else [],
         **json_value({name: result[name] for name in COSTS if name in result}),
     }
+
+
+def _names(value: Any) -> list[str]:
+    """The names of the test data."""
+    return [str(one) for one in value] if isinstance(value, list) else []
 
 
 def _is_figure(value: Any) -> bool:

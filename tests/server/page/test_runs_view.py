@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from chainrule.base.locks import lock
+from chainrule.checkpoint.folder import RunFolder
 
 
 @pytest.fixture
@@ -78,6 +79,22 @@ def test_a_run_is_measured_by_a_click(open_page: Callable[..., Page]) -> None:
     row.get_by_role("button", name="measure").click()
     expect(row.get_by_role("button", name="measure")).to_have_count(0)
     assert row.inner_text() != before
+
+
+def test_figures_of_test_data_are_marked_and_counted_models_have_no_steps(
+    open_page: Callable[..., Page], runs: Path
+) -> None:
+    folder = RunFolder(runs / "transformer")
+    folder.write_figures({"bits_per_byte": 2.25, "data": ["test.txt"]}, "test.json")
+    try:
+        page = open_page("runs")
+        cell = page.locator("[data-run=transformer] td").first
+        expect(cell).to_have_text(re.compile(r"^2\.250\s*test$"))
+        expect(cell).to_have_attribute("title", "Measured by compare on test.txt")
+        expect(page.locator("[data-run=transformer]").get_by_role("button", name="measure")).to_have_count(0)
+        expect(page.locator("[data-run=ngram] td").last).to_have_text("–")
+    finally:
+        (folder.path / "test.json").unlink()
 
 
 def test_configuration_and_command(open_page: Callable[..., Page], runs: Path) -> None:

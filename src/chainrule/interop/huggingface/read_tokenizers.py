@@ -13,7 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.interop.huggingface.folders import CONFIG, RESTORE, HuggingFaceFolder
 from chainrule.text.tokenizers.base import Tokenizer
-from chainrule.text.tokenizers.huggingface import ByteLevelTokenizer, HuggingFaceTokenizer, keeps_newlines
+from chainrule.text.tokenizers.huggingface import (
+    ByteLevelTokenizer,
+    HuggingFaceTokenizer,
+    keeps_newlines,
+    parse_tokenizer,
+)
 from chainrule.text.tokenizers.pieces import PiecesTokenizer
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -118,10 +123,8 @@ def find_end_piece(folder: HuggingFaceFolder, content: bytes, size: int) -> str:
 
 def parse_tokenizer_json(content: bytes, name: str) -> Any:
     """A tokenizer.json as an object of the tokenizers library, without padding and truncation."""
-    import tokenizers
-
     try:
-        tokenizer = tokenizers.Tokenizer.from_buffer(content)
+        tokenizer = parse_tokenizer(content)
     except ValueError as error:
         raise TokenizerError(f"{name} is not a Hugging Face tokeniser ({error}); {RESTORE}") from None
     tokenizer.no_padding()

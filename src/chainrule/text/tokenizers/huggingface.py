@@ -9,6 +9,7 @@ lost, and the end token only comes before a text.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,9 @@ BLOB = "tokenizer.hf.json"
 END_TOKENS = ("</s>", "<|endoftext|>", "[SEP]", "<eos>")
 NEWLINE = "Ċ"
 """The newline in the alphabet of byte-level tokenisers."""
+
+PREFIXED = re.compile(rb'"continuing_subword_prefix"\s*:\s*"')
+"""In a tokenizer.json whose tokens inside words have a prefix."""
 
 WHOLE_WORDS = ("WordPiece", "WordLevel")
 """Models that cannot write every word without a token for unknown ones."""
@@ -46,11 +50,9 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def __init__(self, content: bytes, *, end: str | None = None, size: int | None = None) -> None:
         """`end` names an unusual end token; `size` is the vocabulary size of a model with unused ids."""
-        import tokenizers
-
         self.content, self._named_end, self._size = content, end, size
         try:
-            self._tokenizer: Any = tokenizers.Tokenizer.from_buffer(content)
+            self._tokenizer: Any = parse_tokenizer(content)
         except ValueError as error:
             raise TokenizerError(
                 f"not a Hugging Face tokeniser ({error}): expected the content of a tokenizer.json; save it again."
@@ -253,6 +255,28 @@ def _safe_cut(text: str) -> int:
     while at > 0 and text[at - 1].isspace():
         at = text.rfind("\n", 0, at)
     return max(0, at)
+
+
+def parse_tokenizer(content: bytes) -> Any:
+    """A tokenizer.json as an object of the tokenizers library; ValueError if it is none."""
+    import tokenizers
+
+    if PREFIXED.search(content):
+        _check_merges(json.loads(content))
+    return tokenizers.Tokenizer.from_buffer(content)
+
+
+def _check_merges(values: Any) -> None:
+    """Refuse merges whose second part lacks the prefix that the file states: the library would end the process."""
+    model = values.get("model") if isinstance(values, dict) else None
+    given = model if isinstance(model, dict) else {}
+    merges, prefix = given.get("merges"), given.get("continuing_subword_prefix")
+    if not isinstance(merges, list) or not isinstance(prefix, str):
+        return
+    for merge in merges:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if isinstance(parts, list) and len(parts) == 2 and not str(parts[1]).startswith(prefix):
+            raise ValueError(f"the merge {merge} lacks the prefix {prefix!r} of its second part")
 
 
 def _unusable(error: BaseException) -> BaseException:

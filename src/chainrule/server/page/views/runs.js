@@ -9,6 +9,7 @@ export { words };
 
 const EVERY = 1500; // milliseconds between looks at a running training
 const COLOURS = 8;
+const MEASURED = new Set(["bits_per_byte", "perplexity", "bleu", "accuracy", "f1"]);
 const MOST_POINTS = 20000; // of a curve in the browser
 
 /** Columns: a key, the value that is sorted by, its text, and whether the smallest comes first. */
@@ -28,7 +29,7 @@ function columns({ t, language }) {
     { key: "tokens", value: (run) => run.tokens, text: shortText },
     { key: "tokens_per_second", value: (run) => run.tokens_per_second, text: shortText },
     { key: "peak_memory", value: (run) => run.peak_memory, text: (value) => `${shortText(value)}B`, ascending: true },
-    { key: "steps", value: (run) => run.steps, text: whole, ascending: true },
+    { key: "steps", value: (run) => run.steps || undefined, text: whole, ascending: true },
   ].map((column) => ({ ...column, title: t(`c-${column.key}`), hint: t(`h-${column.key}`) }));
 }
 
@@ -177,6 +178,9 @@ function row(context, state, run, shown, redraw, details) {
   const measure = () => measureRuns(context, state, [run], redraw);
   const figures = shown.map((column, place) => {
     const value = column.value(run);
+    if (value !== undefined && MEASURED.has(column.key) && run.tested?.length) {
+      return el("td", { class: "figure", title: t("tested", { data: run.tested.join(", ") }) }, column.text(value), el("span", { class: "muted kind" }, t("test")));
+    }
     if (value !== undefined) return el("td", { class: "figure" }, column.text(value));
     if (place === 0 && measurable) {
       return el("td", { class: "figure" }, el("button", { type: "button", class: "quiet small", "data-live": true, on: { click: measure } }, t("measure")));
