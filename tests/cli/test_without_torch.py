@@ -54,7 +54,7 @@ VERBS = {
     "eval": ("eval", "RUN", "test.txt"),
     "greedy": ("generate", "RUN", "--prompt", "the", "--max-new-tokens", "5"),
     "beam": ("generate", "RUN", "--num-beams", "3", "--num-return-sequences", "2", "--json"),
-    "sample": ("generate", "RUN", *["--temperature", "0.9", "--top-k", "5", "--top-p", "0.9", "--min-p", "0.01", "--seed", "1"]),
+    "sample": ("generate", "RUN", "--temperature", "0.9", "--top-k", "5", "--top-p", "0.9", "--min-p", "0.01"),
     "why": ("score", "RUN", "test.txt", "--why", "1"),
     "info": ("info", "RUN"),
     "export": ("export", "RUN", "RUN.arpa"),
