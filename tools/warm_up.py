@@ -46,6 +46,8 @@ def main() -> None:
                 *pairs["train"], valid=pairs["valid"], model=model, steps=2, out=folder / model, settings=TRANSLATOR
             )
             run.translate("one hundred", max_new_tokens=5)
+            if model == "hybrid":
+                run.translate("one hundred", max_new_tokens=5, mode="draft", num_beams=1)
 
 
 if __name__ == "__main__":
