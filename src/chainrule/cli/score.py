@@ -115,7 +115,6 @@ def score(
     unknown = UnknownWords(oov or ("spell" if asks else "unk"), oov_penalty)
     _check_details(loaded, top, attention, why, asks=bool(asks), tokens=tokens, oov=oov is not None)
     _check_base(base, asks=bool(asks), top=top, why=why, json=json)
-    _note_nbest(file)
     if is_translator(loaded) and not asks:
         if oov is not None:
             raise ConfigError(f"--oov does not apply to {loaded.name}, a translator; leave it out")
@@ -129,6 +128,7 @@ def score(
         return
     if target is not None:
         raise loaded.missing("translate")
+    _note_nbest(file, field or loaded.config.data.field)
     if not tokens and attention is None and why is None:
         charged: dict[str, Any] = {"oov": unknown.kind, "oov_penalty": oov_penalty, "base": BASES[base]}
         for log_probs, counts in loaded.score_text(str(file), field=field, **charged):
@@ -191,14 +191,14 @@ def _check_base(base: str, *, asks: bool, top: int | None, why: int | None, json
         raise ConfigError(f"--base {base} has no effect with {name}, which prints no log-probability; {remedy}")
 
 
-def _note_nbest(file: Path) -> None:
+def _note_nbest(file: Path, field: str) -> None:
     """Point to `rescore` where the lines of a file or of standard input are those of n-best lists."""
     from chainrule.inference.rescore import is_nbest_line
     from chainrule.text.readers import open_texts
 
     if str(file) != "-" and not file.is_file():
         return
-    first = next(open_texts([file]).blocks()).data.partition(b"\n")[0].decode(errors="replace")
+    first = next(open_texts([file], field=field).blocks()).data.partition(b"\n")[0].decode(errors="replace")
     if is_nbest_line(first):
         print_note(
             "the first line has the form of an n-best list, `id ||| text ||| score`; here its id and its score are "
