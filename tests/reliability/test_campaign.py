@@ -36,12 +36,13 @@ def test_killed_trainings_end_like_undisturbed_ones(name: str, tmp_path: Path) -
     assert tallies[0].outcomes["killed"]
 
 
-def test_damaged_files_are_refused_or_have_no_effect(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("many", "few"), [(10, 1), pytest.param(60, 6, marks=pytest.mark.slow)])
+def test_damaged_files_are_refused_or_have_no_effect(tmp_path: Path, many: int, few: int) -> None:
     targets = readers.light_targets(tmp_path / "files")
     light = [target for target in targets if not target.name.startswith("resume")]
-    tallies = fuzzing.campaign(light, tmp_path / "light", 1, Clock(600), cases=30)
+    tallies = fuzzing.campaign(light, tmp_path / "light", 1, Clock(600), cases=many)
     heavy = [target for target in targets if target not in light]
-    tallies += fuzzing.campaign(heavy, tmp_path / "heavy", 1, Clock(600), cases=3)
+    tallies += fuzzing.campaign(heavy, tmp_path / "heavy", 1, Clock(600), cases=few)
     assert not failures(tallies)
     assert all(tally.cases for tally in tallies)
 

@@ -41,7 +41,7 @@ def campaign(place: Path, seed: int, clock: Clock, names: list[str], kills: int 
         tally, share = Tally(name), clock.share(len(names) - number)
         bed = Bed(TRAININGS[name], data, place / name.replace(" ", "_"), random.Random(f"{seed} {name}"))
         while not tally.cases or (share and (kills is None or tally.outcomes["killed"] < kills)):
-            bed.torture(tally, repeat)
+            bed.torture(tally, repeat, MOST_KILLS if kills is None else min(MOST_KILLS, kills))
         tallies.append(tally)
     return tallies
 
@@ -66,13 +66,13 @@ class Bed:
         assert ended.checked_status == 0, f"{ended.refused} {self.log.read_text()}"
         return len(ended.operations)
 
-    def torture(self, tally: Tally, repeat: str) -> None:
-        """Train once with kills; count these, and how it ended."""
+    def torture(self, tally: Tally, repeat: str, most: int = MOST_KILLS) -> None:
+        """Train once with at most so many kills; count these, and how it ended."""
         self.rounds += 1
         out = self.place / "broken"
         shutil.rmtree(out, ignore_errors=True)
         repeat = f"{repeat}, training {self.rounds}"
-        for _ in range(MOST_KILLS):
+        for _ in range(most):
             orphans: list[int] = []
             with no_orphans(orphans):
                 killed, ended = self._killed(out)
