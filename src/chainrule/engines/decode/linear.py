@@ -17,6 +17,7 @@ import numpy as np
 from chainrule.engines.decode import tiles
 from chainrule.engines.decode.compiling import compiled, inlined
 from chainrule.engines.decode.maps import round_vectors
+from chainrule.engines.decode.products import multiply_rows, panel_size
 from chainrule.engines.decode.tiles import (
     FEW_ROWS,
     FEW_VECTORS,
@@ -30,14 +31,6 @@ from chainrule.engines.decode.tiles import (
     byte_tile_few_full,
     byte_tile_rows_1,
     byte_tile_rows_full,
-    tile_1x1,
-    tile_1x2,
-    tile_1x4,
-    tile_1x8,
-    tile_few_1,
-    tile_few_full,
-    tile_rows_1,
-    tile_rows_full,
 )
 from chainrule.engines.decode.vectors import LANES, PANEL, largest_size
 
@@ -190,67 +183,17 @@ def apply_linear(weights, number, inputs, in_at, in_step, outputs, out_at, out_s
         columns = integers, layer[OFFSET], floats, layer[SCALE], layer[BIAS]
         _byte_product(bytes_, layer[AT], columns, quantised, room, scales, outputs, out_at, out_step, rows, width)
     else:
-        _product(floats, layer[AT], layer[BIAS], inputs, in_at, in_step, outputs, out_at, out_step, rows, count, width)
-
-
-@compiled
-def _product(weights, at, bias, inputs, in_at, in_step, outputs, out_at, out_step, rows, count, width):  # type: ignore[no-untyped-def]
-    """Panel by panel; in a panel TILE_ROWS rows at a time, then FEW_ROWS, then one by one."""
-    left = width // LANES
-    while left > 0:
-        size = _panel_size(left)
-        step = size * LANES
-        row = 0
-        while row + TILE_ROWS <= rows:
-            x, y, part = in_at + row * in_step, out_at + row * out_step, 0
-            while part + TILE_VECTORS * LANES <= step:
-                tile_rows_full(
-                    weights, at + part, step, bias + part, inputs, x, in_step, outputs, y + part, out_step, count
-                )
-                part += TILE_VECTORS * LANES
-            while part < step:
-                tile_rows_1(
-                    weights, at + part, step, bias + part, inputs, x, in_step, outputs, y + part, out_step, count
-                )
-                part += LANES
-            row += TILE_ROWS
-        while row + FEW_ROWS <= rows:
-            x, y, part = in_at + row * in_step, out_at + row * out_step, 0
-            while part + FEW_VECTORS * LANES <= step:
-                tile_few_full(
-                    weights, at + part, step, bias + part, inputs, x, in_step, outputs, y + part, out_step, count
-                )
-                part += FEW_VECTORS * LANES
-            while part < step:
-                tile_few_1(
-                    weights, at + part, step, bias + part, inputs, x, in_step, outputs, y + part, out_step, count
-                )
-                part += LANES
-            row += FEW_ROWS
-        while row < rows:
-            x, y = in_at + row * in_step, out_at + row * out_step
-            if size == 8:
-                tile_1x8(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
-            elif size == 4:
-                tile_1x4(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
-            elif size == 2:
-                tile_1x2(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
-            else:
-                tile_1x1(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
-            row += 1
-        at += count * step
-        bias += step
-        out_at += step
-        left -= size
+        at, bias = layer[AT], layer[BIAS]
+        multiply_rows(floats, at, bias, inputs, in_at, in_step, outputs, out_at, out_step, rows, count, width)
 
 
 @compiled
 def _byte_product(weights, at, columns, inputs, room, scales, outputs, out_at, out_step, rows, width):  # type: ignore[no-untyped-def]
-    """The same for 8-bit numbers, `room` of which are a row of inputs."""
+    """In a panel TILE_ROWS rows at a time, then FEW_ROWS, then one; `room` bytes are a row of inputs."""
     integers, offset, floats, scale, bias = columns
     left, fours = width // LANES, room // 4
     while left > 0:
-        size = _panel_size(left)
+        size = panel_size(left)
         step = 4 * size * LANES
         row = 0
         while row + TILE_ROWS <= rows:
@@ -313,16 +256,6 @@ def _few_rows(few, size, weights, at, step, inputs, room, scales, row, columns, 
         byte_tile_1x2(weights, at, step, inputs, x, room, scales, row, columns, outputs, y, out_step, fours)
     else:
         byte_tile_1x1(weights, at, step, inputs, x, room, scales, row, columns, outputs, y, out_step, fours)
-
-
-@inlined
-def _panel_size(left):  # type: ignore[no-untyped-def]
-    """Vectors of the next panel of a matrix that has `left` more; as in `panels`."""
-    if left >= PANEL:
-        return PANEL
-    if left >= 4:
-        return 4
-    return 2 if left >= 2 else 1
 
 
 @compiled

@@ -8,7 +8,7 @@ import numpy as np
 
 from chainrule.engines.decode.compiling import compiled
 from chainrule.engines.decode.linear import AT, BIAS, BYTES, FLOATS, INPUTS, LINEARS, OUTPUTS, apply_linear, panels
-from chainrule.engines.decode.tiles import tile_1x1, tile_1x2, tile_1x4, tile_1x8
+from chainrule.engines.decode.products import multiply_row
 from chainrule.engines.decode.vectors import LANES, PANEL
 
 Array = np.ndarray[Any, Any]
@@ -53,18 +53,6 @@ def apply_linear_backwards(weights, number, inputs, in_at, outputs, out_at, spar
         size = step // LANES
         first = vector - size
         at -= (size - 1) * LANES
-        _panel(floats, layer[AT] + at, step, layer[BIAS] + first * LANES, inputs, in_at, outputs,
-               out_at + first * LANES, count)  # fmt: skip
+        at, bias, out = at + layer[AT], layer[BIAS] + first * LANES, out_at + first * LANES
+        multiply_row(floats, at, step, bias, inputs, in_at, outputs, out, count)
         vector = first
-
-
-@compiled
-def _panel(weights, at, step, bias, inputs, in_at, outputs, out_at, count):  # type: ignore[no-untyped-def]
-    if step == 8 * LANES:
-        tile_1x8(weights, at, step, bias, inputs, in_at, 0, outputs, out_at, 0, count)
-    elif step == 4 * LANES:
-        tile_1x4(weights, at, step, bias, inputs, in_at, 0, outputs, out_at, 0, count)
-    elif step == 2 * LANES:
-        tile_1x2(weights, at, step, bias, inputs, in_at, 0, outputs, out_at, 0, count)
-    else:
-        tile_1x1(weights, at, step, bias, inputs, in_at, 0, outputs, out_at, 0, count)

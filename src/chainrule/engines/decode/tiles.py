@@ -38,7 +38,7 @@ TILE_ROWS, TILE_VECTORS = (6, 4) if WIDE else (3, 2)
 """Rows and vectors of the tile for many rows."""
 
 FEW_ROWS, FEW_VECTORS = (3, 8) if WIDE else (2, 2)
-"""Rows and vectors of the tile for the rows that are left."""
+"""Rows and vectors of the tile for the rows that are left, of 8-bit weights."""
 
 
 def _make_tile(rows: int, vectors: int) -> Any:
@@ -169,7 +169,8 @@ multiply_bytes = multiply_vnni if host_has("avx512vnni") and WIDE else multiply_
 
 tile_1x8, tile_1x4, tile_1x2, tile_1x1 = (_make_tile(1, vectors) for vectors in (8, 4, 2, 1))
 tile_rows_full, tile_rows_1 = _make_tile(TILE_ROWS, TILE_VECTORS), _make_tile(TILE_ROWS, 1)
-tile_few_full, tile_few_1 = _make_tile(FEW_ROWS, FEW_VECTORS), _make_tile(FEW_ROWS, 1)
+tile_2_full, tile_3_full, tile_4_full, tile_5_full = (_make_tile(rows, TILE_VECTORS) for rows in (2, 3, 4, 5))
+tile_2_1, tile_3_1, tile_4_1, tile_5_1 = (_make_tile(rows, 1) for rows in (2, 3, 4, 5))
 byte_tile_1x8, byte_tile_1x4, byte_tile_1x2, byte_tile_1x1 = (
     _make_byte_tile(1, vectors, multiply_bytes) for vectors in (8, 4, 2, 1)
 )
