@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -15,8 +16,9 @@ from chainrule.base.lazy import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-SPIN_SECONDS = 2e-4
-"""How long a process that waits stays awake: longer than processes of equal work usually wait for one another."""
+SPIN_SECONDS = 3e-3
+"""How long a process that waits stays awake: longer than processes of equal work usually wait for one another. It offers
+its core to others meanwhile."""
 
 PAUSES = (2e-5, 1e-3)
 """Seconds of sleep between two looks after that: at first, and at most."""
@@ -58,6 +60,7 @@ class Barrier:
         while self.visits_M.min() < self.number:
             waited = time.perf_counter() - began
             if waited < SPIN_SECONDS:
+                os.sched_yield()
                 continue
             time.sleep(pause)
             pause = min(PAUSES[1], pause * 1.5)
