@@ -16,6 +16,7 @@ from chainrule.config import (
     TrainingConfig,
     merge,
     parse,
+    parse_bytes,
     parse_settings,
     read_toml,
     write_toml,
@@ -116,3 +117,14 @@ def test_the_environment_sets_the_number_of_threads(monkeypatch: pytest.MonkeyPa
     assert physical_cores() == 3
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert physical_cores() >= 1
+
+
+@pytest.mark.parametrize(("text", "size"), [("64K", 1 << 16), (" 2.5 gb", 5 << 29), ("4096", 4096), ("1T", 1 << 40)])
+def test_sizes_in_bytes(text: str, size: int) -> None:
+    assert parse_bytes(text, "memory") == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "1e400", "inf", "-1", "9" * 400 + "G", "1KK", "1.G"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"memory is '.*'; expected a number of bytes, for example 1G"):
+        parse_bytes(text, "memory")

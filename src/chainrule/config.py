@@ -193,9 +193,7 @@ class TrainingConfig(Section):
     @classmethod
     def _check_memory(cls, value: Any) -> str | None:
         text = None if value is None else str(value)
-        if text is not None and not re.fullmatch(r"\d+(\.\d+)?\s*[kKmMgGtT]?[bB]?", text):
-            raise ConfigError(f"training.memory = {value!r}: expected a number of bytes, for example 1G, 500M or 65536")
-        if text is not None and parse_bytes(text) < MIN_MEMORY:
+        if text is not None and parse_bytes(text, "training.memory") < MIN_MEMORY:
             raise ConfigError(f"training.memory = {value!r}: counting needs at least 64K; choose a larger value")
         return text
 
@@ -305,12 +303,12 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def parse_bytes(text: str) -> int:
-    """Parse a size such as 1G, 500M, 2.5G or 4096 as a number of bytes."""
-    number, unit = text.strip().lower().rstrip("b").strip(), 1
-    if number[-1:] in "kmgt" and number:
-        number, unit = number[:-1], 1024 ** ("kmgt".index(number[-1]) + 1)
-    return int(float(number) * unit)
+def parse_bytes(text: str, name: str) -> int:
+    """Parse a size such as 1G, 500M, 2.5G or 4096 as a number of bytes; `name` is what it is the value of."""
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)b?", text.strip().lower(), re.ASCII)
+    if found is None:
+        raise ConfigError(f"{name} is {text[:30]!r}; expected a number of bytes, for example 1G, 500M or 65536")
+    return int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " "))
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:

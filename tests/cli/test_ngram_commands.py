@@ -128,7 +128,7 @@ def test_several_numbers_may_follow_one_option(given: str, spread: str) -> None:
             "prune is 0 2 1; expected at most 5 numbers (the order), none smaller than the one before it, for example "
             "0 0 1",
         ),
-        (["--memory", "much"], "training.memory = 'much': expected a number of bytes, for example 1G, 500M or 65536"),
+        (["--memory", "much"], "training.memory is 'much'; expected a number of bytes, for example 1G, 500M or 65536"),
     ],
     ids=str,
 )

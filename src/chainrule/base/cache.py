@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import tempfile
 from pathlib import Path
 
 from chainrule.base.files import temporary_name
 from chainrule.config import parse_bytes
-from chainrule.errors import ConfigError, DiskError
+from chainrule.errors import DiskError
 
 LIMIT = "CHAINRULE_CACHE_SIZE"
 """Variable of the environment with the most bytes that tokenised texts may take, for example 20G."""
@@ -54,11 +53,7 @@ def temporary_cache(cache: Path | None) -> Path:
 def cache_limit() -> int | None:
     """The most bytes that tokenised texts may take; None: no limit."""
     text = os.environ.get(LIMIT, "").strip()
-    if not text:
-        return None
-    if not re.fullmatch(r"\d+(\.\d+)?\s*[kKmMgGtT]?[bB]?", text):
-        raise ConfigError(f"{LIMIT} is {text!r}; expected a number of bytes, for example 20G or 500M")
-    return parse_bytes(text)
+    return parse_bytes(text, LIMIT) if text else None
 
 
 def touch(entry: Path) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SPIN_SECONDS = 3e-3
-"""How long a process that waits stays awake: longer than processes of equal work usually wait for one another. It offers
-its core to others meanwhile."""
+"""How long a process that waits stays awake, though it offers its core to others: longer than processes of equal work
+usually wait for one another."""
 
 PAUSES = (2e-5, 1e-3)
 """Seconds of sleep between two looks after that: at first, and at most."""

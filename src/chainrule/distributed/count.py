@@ -67,7 +67,7 @@ def count(
     shape = Shape(order, known.eos, across, known.vocab_size)
     if (folder / MANIFEST).exists():
         return _same_counts(folder, shape, known, opened, note)
-    part = max(order, parse_bytes(memory) // BYTES_PER_TOKEN)
+    part = max(order, parse_bytes(memory, "memory") // BYTES_PER_TOKEN)
     with folder_atomically(folder) as building:
         names = (building / f"run-{number}.bin" for number in numbers())
         counts = count_segment(

@@ -77,7 +77,7 @@ def merge(
     """
     counted = read_all(folders, repeats)
     paths = [str(path) for path in ([valid] if isinstance(valid, str | Path) else valid)]
-    limit = parse_bytes(memory) if memory else None
+    limit = parse_bytes(memory, "memory") if memory else None
 
     def make(config: NgramConfig, scratch: Path, validation: Array) -> Ngram:
         parts, shape = [one.counts for one in counted], counted[0].counts.shape

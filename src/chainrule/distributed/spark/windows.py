@@ -90,7 +90,8 @@ def count(
     shape = Shape(order, known.eos, across, known.vocab_size)
     with folder_atomically(target) as building:
         windows = texts.mapInArrow(
-            CountPartition(tokenizer_files(known), shape, column, parse_bytes(memory)), "window binary, count bigint"
+            CountPartition(tokenizer_files(known), shape, column, parse_bytes(memory, "memory")),
+            "window binary, count bigint",
         )
         _write(windows, shape, building, known, options)
     return read_counts(target)

@@ -141,7 +141,7 @@ class Counting(Fitting):
             corpus.vocabulary,
             corpus.train.tokens,
             corpus.valid.tokens,
-            memory=parse_bytes(training.memory) if training.memory else None,
+            memory=parse_bytes(training.memory, "training.memory") if training.memory else None,
             scratch=job.folder.path,
             threads=training.threads or physical_cores(),
             note=note,
