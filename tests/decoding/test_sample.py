@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from chainrule.decoding import Sample
+from chainrule.decoding.over_arrays import keep
 from chainrule.decoding.sample import apply_temperature, draw, keep_min_p, keep_top_k, keep_top_p
 from chainrule.errors import ConfigError
 
@@ -96,6 +97,13 @@ def test_top_p_normalises_over_the_tokens_that_top_k_kept() -> None:
     top_2_V = keep_top_k(log_probs_V[None], 2)
     assert kept_tokens(keep_top_p(top_2_V, 0.5)[0]) == {0}  # 0.4 / 0.7 reaches a half
     assert kept_tokens(keep_top_p(log_probs_V[None], 0.5)[0]) == {0, 1}
+
+
+def test_the_smallest_top_p_keeps_the_best_token() -> None:
+    log_probs_V = torch.tensor([0.2, 0.5, 0.3]).log()
+    assert kept_tokens(keep_top_p(log_probs_V[None], 1e-320)[0]) == {1}
+    kept_BV = keep(log_probs_V[None].numpy(), Sample(top_p=1e-320))
+    assert kept_tokens(torch.from_numpy(kept_BV)[0]) == {1}
 
 
 def test_extreme_values_keep_all_tokens_or_one() -> None:

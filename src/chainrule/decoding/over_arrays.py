@@ -18,7 +18,7 @@ from chainrule.base.arrays import Array
 from chainrule.decoding.beam import LENGTH_PENALTY, Hypothesis, check_beam
 from chainrule.decoding.generate import check_generation
 from chainrule.decoding.limits import check_limit
-from chainrule.decoding.sample import MIN_TEMPERATURE, Sample
+from chainrule.decoding.sample import MIN_TEMPERATURE, SMALLEST_P, Sample
 from chainrule.types import State
 
 ArrayChooser = Callable[[Array], Array]
@@ -79,7 +79,7 @@ def _keep_top(scores_BV: Array, options: Sample) -> Array:
         mass_BV = np.exp(ordered_BV - ordered_BV[:, :1])
         mass_BV /= mass_BV.sum(1, keepdims=True)
         before_BV = mass_BV.cumsum(1) - mass_BV  # 0 for the first, which is kept
-        least_B1 = np.where(before_BV >= options.top_p, np.inf, ordered_BV).min(1, keepdims=True)
+        least_B1 = np.where(before_BV >= max(options.top_p, SMALLEST_P), np.inf, ordered_BV).min(1, keepdims=True)
         scores_BV = np.where(scores_BV < least_B1, np.float32(-np.inf), scores_BV)
     return scores_BV
 

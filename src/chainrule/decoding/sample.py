@@ -35,9 +35,13 @@ def keep_top_k(log_probs_BV: Tensor, k: int) -> Tensor:
     return log_probs_BV.masked_fill(log_probs_BV < least_B1, -math.inf)
 
 
+SMALLEST_P = 1e-30
+"""What a smaller top-p is raised to: rounded to single precision it would be 0 and drop every token."""
+
+
 def keep_top_p(log_probs_BV: Tensor, p: float) -> Tensor:
     """Keep the fewest most probable tokens whose mass reaches p, and those that tie with the last -> BV with -inf."""
-    V = log_probs_BV.shape[-1]
+    V, p = log_probs_BV.shape[-1], max(p, SMALLEST_P)
     if p >= 1:
         return log_probs_BV  # a rounded cumulative sum could reach 1 too early and drop the tail
     total_B1 = log_probs_BV.logsumexp(-1, keepdim=True)
