@@ -177,7 +177,9 @@ def _files(data: Path) -> list[Writer]:
         Writer("pack", lambda out: pack(data / "mixture", out / "x"), file_at("x"), old_file("x")),
         Writer("export run", lambda out: export(data / "lm transformer", out / "x", to="run"), run_at("x")),
         Writer(
-            "export run int8", lambda out: export(data / "mixture", out / "x", to="run", quantize="int8"), run_at("x")
+            "export run int8",
+            lambda out: export(data / "lm transformer", out / "x", to="run", quantize="int8"),
+            run_at("x"),
         ),
         Writer("compress", lambda out: load(data / "ngram").compress(text, out / "x"), file_at("x"), old_file("x")),
         Writer(
