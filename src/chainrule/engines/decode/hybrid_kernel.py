@@ -17,12 +17,13 @@ import numpy as np
 
 from chainrule.engines.decode.attention import weigh
 from chainrule.engines.decode.compiling import compiled, inlined, summing
-from chainrule.engines.decode.functions import ONE, TWO, ZERO, exponential, tanh
+from chainrule.engines.decode.functions import ONE, TWO, ZERO, exponential
 from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, aligned, apply_linear, rounded_up
 from chainrule.engines.decode.maps import add, copy
-from chainrule.engines.decode.recurrent_cells import activate_gru, finish_gru
+from chainrule.engines.decode.recurrent_cells import activate_gru, add_tanh, finish_gru
+from chainrule.engines.decode.source_attention import additive_score, dot
 from chainrule.engines.decode.stack_kernel import log_softmax
-from chainrule.engines.decode.vectors import LANES, dot_1, dot_4, mix_1, mix_4
+from chainrule.engines.decode.vectors import LANES, mix_1, mix_4
 
 
 class Shape(IntEnum):
@@ -143,9 +144,9 @@ def _attend(model, R, T, W, memory, room):  # type: ignore[no-untyped-def]
         first, count = source * S * U, count_A[source]
         for k in range(count):
             if additive:
-                scores[k] = _additive(queries, n * U, keys, first + k * U, weights[FLOATS], shape[VECTOR], U)
+                scores[k] = additive_score(queries, n * U, keys, first + k * U, weights[FLOATS], shape[VECTOR], U)
             else:
-                scores[k] = _dot(states, n * U, keys, first + k * U, U)
+                scores[k] = dot(states, n * U, keys, first + k * U, U)
         weigh(scores, 0, count, -(-count // LANES) * LANES)
         _mix_values(scores, order_S, count, values, first, U, mixture)
         add_tanh(vectors, n * U, mixture, U)
@@ -162,41 +163,12 @@ def _mix_values(weights, order, count, values, first, U, mixture):  # type: igno
         j += LANES
 
 
-@compiled
-def _dot(left, left_at, right, right_at, U):  # type: ignore[no-untyped-def]
-    total, j = ZERO, 0
-    while j + FOUR <= U:
-        total += dot_4(left, left_at + j, right, right_at + j)
-        j += FOUR
-    while j < U:
-        total += dot_1(left, left_at + j, right, right_at + j)
-        j += LANES
-    return total
-
-
-@summing
-def _additive(query, query_at, keys, key, floats, vector_at, U):  # type: ignore[no-untyped-def]
-    total, vector, asking = ZERO, floats[vector_at : vector_at + U], query[query_at : query_at + U]
-    own = keys[key : key + U]
-    for j in range(len(vector)):
-        total += vector[j] * tanh(asking[j] + own[j])
-    return total
-
-
 @summing
 def _product(floats, at, values, values_at, count):  # type: ignore[no-untyped-def]
     total, one, other = ZERO, floats[at : at + count], values[values_at : values_at + count]
     for j in range(len(one)):
         total += one[j] * other[j]
     return total
-
-
-@compiled
-def add_tanh(values, at, terms, count):  # type: ignore[no-untyped-def]
-    """values = tanh(values + terms)."""
-    part = values[at : at + count]
-    for j in range(len(part)):
-        part[j] = tanh(part[j] + terms[j])
 
 
 @compiled

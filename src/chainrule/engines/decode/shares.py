@@ -61,7 +61,7 @@ def run_shares(compute: Callable[[int, int], None], cuts: Sequence[int]) -> None
 
 
 def _helper(shares: int) -> ThreadPoolExecutor:
-    """Helpers of this process for so many shares; a forked process has none of its parent's threads."""
+    """The threads that compute all shares but the first; a forked process does not have the threads of its parent."""
     if shares not in _helpers:
         _helpers[shares] = ThreadPoolExecutor(shares - 1, "decoding")
     return _helpers[shares]

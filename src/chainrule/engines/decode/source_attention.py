@@ -33,9 +33,9 @@ def attend_to_source(query, query_at, source, vector, U, scores, mixture):  # ty
     for k in range(count):
         key = (first + k) * U
         if vector_at >= 0:
-            scores[k] = _additive(query, query_at, numbers, key, floats, vector_at, U)
+            scores[k] = additive_score(query, query_at, numbers, key, floats, vector_at, U)
         else:
-            scores[k] = _dot(query, query_at, numbers, key, U)
+            scores[k] = dot(query, query_at, numbers, key, U)
     _weigh(scores, count)
     j = 0
     while j + FOUR <= U:
@@ -47,7 +47,8 @@ def attend_to_source(query, query_at, source, vector, U, scores, mixture):  # ty
 
 
 @compiled
-def _dot(query, query_at, numbers, key, U):  # type: ignore[no-untyped-def]
+def dot(query, query_at, numbers, key, U):  # type: ignore[no-untyped-def]
+    """The product of a query and a key."""
     total, j = ZERO, 0
     while j + FOUR <= U:
         total += dot_4(query, query_at + j, numbers, key + j)
@@ -59,7 +60,8 @@ def _dot(query, query_at, numbers, key, U):  # type: ignore[no-untyped-def]
 
 
 @summing
-def _additive(query, query_at, numbers, key, floats, vector_at, U):  # type: ignore[no-untyped-def]
+def additive_score(query, query_at, numbers, key, floats, vector_at, U):  # type: ignore[no-untyped-def]
+    """Σ vector · tanh(query + key), the score of additive attention."""
     total, vector, asking = ZERO, floats[vector_at : vector_at + U], query[query_at : query_at + U]
     keys = numbers[key : key + U]
     for j in range(len(vector)):
