@@ -25,6 +25,7 @@ $(VENV)/peers: $(VENV)/installed
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[export]"
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[spark]"
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"
+	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt "lm-eval[api]"
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright nbclient ipykernel tensorboard
 	touch $@
 

@@ -1,4 +1,4 @@
-"""What some tests need and not every machine has: a browser, a JRE.
+"""What some tests need and not every machine has: a browser, a JRE, lm-eval.
 
 A test whose need is missing is skipped. Where CHAINRULE_REQUIRED names the need, as in CI, the test fails instead.
 """
@@ -26,6 +26,7 @@ NEEDS = {
     "axe": (AXE.is_file(), f"the npm package axe-core in {AXE.parent.parent.parent}"),
     "browser": (CHROMIUM is not None and _installed("playwright"), "chromium and the package playwright"),
     "spark": (shutil.which("java") is not None and _installed("pyspark"), "a JRE 17 and the package pyspark"),
+    "lm-eval": (_installed("lm_eval", "tenacity"), "the package lm-eval[api]"),
     "ray": (_installed("ray"), "the package ray"),
     "export": (_installed("ctranslate2", "onnx", "onnxscript", "onnxruntime"), "the extra chainrule[export]"),
 }

@@ -1,13 +1,13 @@
 """The protocol of lm-evaluation-harness (`local-completions` with a remote tokeniser): log p of lines equals `score`.
 
-The first test speaks the protocol as lm-eval 0.4.13 does. The second runs the program itself, where it is installed.
+The first test speaks the protocol as lm-eval 0.4.13 does. The second runs the program itself.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +16,11 @@ import pytest
 
 import chainrule as cr
 from chainrule.runs.language_model import LanguageModelRun
+from requirements import need
 from services import Service
 
+MODELS = ["ngram", "lstm", "transformer", "mixture"]
+SLOW = pytest.mark.slow  # the program takes ten seconds to start
 LINES = ["abababab", "cdcd", "efefefefef", "ghab", "ijij", "a"]
 
 
@@ -50,7 +53,7 @@ def rolling_log_likelihoods(url: str, model: str, lines: list[str]) -> list[tupl
     return found
 
 
-@pytest.mark.parametrize("name", ["ngram", "lstm", "transformer", "mixture"])
+@pytest.mark.parametrize("name", MODELS)
 def test_log_likelihoods_of_lines_equal_score(runs: Path, start: Callable[..., Service], name: str) -> None:
     service, run = start(runs / name), cr.load(runs / name)
     assert isinstance(run, LanguageModelRun)
@@ -65,14 +68,11 @@ def test_log_likelihoods_of_lines_equal_score(runs: Path, start: Callable[..., S
     assert text == "abab"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("lm_eval") is None, reason="lm-eval is not installed: pip install 'lm-eval[api]==0.4.13'"
-)
-@pytest.mark.parametrize("name", ["ngram", "lstm", "transformer", "mixture"])
+@pytest.mark.parametrize("name", ["mixture", *(pytest.param(name, marks=SLOW) for name in MODELS if name != "mixture")])
 def test_lm_eval_measures_what_score_measures(
     runs: Path, start: Callable[..., Service], tmp_path: Path, name: str
 ) -> None:
+    need("lm-eval")
     service, run = start(runs / name), cr.load(runs / name)
     assert isinstance(run, LanguageModelRun)
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps({"text": line + "\n"}) + "\n" for line in LINES))
@@ -83,8 +83,8 @@ def test_lm_eval_measures_what_score_measures(
         "metric_list:\n  - metric: byte_perplexity\n  - metric: bits_per_byte\n"
     )
     arguments = f"model={name},base_url={service.url}/v1/completions,tokenizer_backend=remote,num_concurrent=1"
-    command = ["lm_eval", "--model", "local-completions", "--tasks", "lines", "--include_path", str(tmp_path)]
-    command += ["--model_args", arguments, "--output_path", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments]
+    command += ["--tasks", "lines", "--include_path", str(tmp_path), "--output_path", str(tmp_path / "out")]
     subprocess.run(command, check=True, timeout=300)
     [path] = (tmp_path / "out").rglob("results*.json")
     measured = json.loads(path.read_text())["results"]["lines"]["bits_per_byte,none"]
