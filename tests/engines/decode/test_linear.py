@@ -33,7 +33,7 @@ def product(weight_XD: Array, bias_X: Array | None, inputs_ND: Array, *, int8: b
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 17])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 7, 17])
 def test_a_packed_layer_is_the_product_with_its_weights(shape: tuple[int, int], rows: int) -> None:
     weight_XD, bias_X, inputs_ND = random(*shape), random(shape[0], seed=1), random(rows, shape[1], seed=2)
     expected_NX = inputs_ND.astype(np.float64) @ weight_XD.T + bias_X
@@ -41,7 +41,7 @@ def test_a_packed_layer_is_the_product_with_its_weights(shape: tuple[int, int], 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("rows", [1, 4, 11])
 def test_8_bit_products_are_exact_sums_of_rounded_numbers(shape: tuple[int, int], rows: int) -> None:
     weight_XD, inputs_ND = random(*shape), random(rows, shape[1], seed=2)
     quantised_XD, scale_X = quantise(weight_XD)

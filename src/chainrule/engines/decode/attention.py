@@ -10,7 +10,7 @@ from chainrule.engines.decode.maps import scale_vectors
 from chainrule.engines.decode.sums import replace_by_exponentials
 from chainrule.engines.decode.vectors import (
     LANES,
-    PANEL,
+    MIXED,
     dot_1,
     largest,
     mix_1,
@@ -96,7 +96,7 @@ def _mix(weights, room, places, places_at, count, pool, values_at, step, heads, 
     while j < width:
         left = (width - j) // LANES
         size = 4 if left >= 4 else 2 if left >= 2 else 1
-        together = PANEL // size
+        together = MIXED // size
         head = 0
         while head + together <= heads:
             weights_at, shift = head * room, head * width + j

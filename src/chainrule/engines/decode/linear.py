@@ -15,23 +15,10 @@ from typing import Any
 import numpy as np
 
 from chainrule.engines.decode import tiles
-from chainrule.engines.decode.compiling import compiled, inlined
+from chainrule.engines.decode.byte_products import multiply_byte_rows
+from chainrule.engines.decode.compiling import compiled
 from chainrule.engines.decode.maps import round_vectors
-from chainrule.engines.decode.products import multiply_rows, panel_size
-from chainrule.engines.decode.tiles import (
-    FEW_ROWS,
-    FEW_VECTORS,
-    TILE_ROWS,
-    TILE_VECTORS,
-    byte_tile_1x1,
-    byte_tile_1x2,
-    byte_tile_1x4,
-    byte_tile_1x8,
-    byte_tile_few_1,
-    byte_tile_few_full,
-    byte_tile_rows_1,
-    byte_tile_rows_full,
-)
+from chainrule.engines.decode.products import multiply_rows
 from chainrule.engines.decode.vectors import LANES, PANEL, largest_size
 
 Array = np.ndarray[Any, Any]
@@ -104,7 +91,7 @@ def quantise(weight_XD: Array) -> tuple[Array, Array]:
 def panels(outputs: int) -> list[int]:
     """Vectors of each panel of a matrix: PANEL, and smaller ones for the rest."""
     whole, rest = divmod(outputs // LANES, PANEL)
-    return [PANEL] * whole + [size for size in (4, 2, 1) if size < PANEL and rest & size]
+    return [PANEL] * whole + [size for size in (2, 1) if rest & size]
 
 
 def pack_floats(weight_XD: Array) -> Array:
@@ -181,81 +168,10 @@ def apply_linear(weights, number, inputs, in_at, in_step, outputs, out_at, out_s
     if layer[BYTES]:
         room = quantise_rows(inputs, in_at, in_step, rows, count, quantised, scales)
         columns = integers, layer[OFFSET], floats, layer[SCALE], layer[BIAS]
-        _byte_product(bytes_, layer[AT], columns, quantised, room, scales, outputs, out_at, out_step, rows, width)
+        multiply_byte_rows(bytes_, layer[AT], columns, quantised, room, scales, outputs, out_at, out_step, rows, width)
     else:
         at, bias = layer[AT], layer[BIAS]
         multiply_rows(floats, at, bias, inputs, in_at, in_step, outputs, out_at, out_step, rows, count, width)
-
-
-@compiled
-def _byte_product(weights, at, columns, inputs, room, scales, outputs, out_at, out_step, rows, width):  # type: ignore[no-untyped-def]
-    """In a panel TILE_ROWS rows at a time, then FEW_ROWS, then one; `room` bytes are a row of inputs."""
-    integers, offset, floats, scale, bias = columns
-    left, fours = width // LANES, room // 4
-    while left > 0:
-        size = panel_size(left)
-        step = 4 * size * LANES
-        row = 0
-        while row + TILE_ROWS <= rows:
-            x, y, part = row * room, out_at + row * out_step, 0
-            while part + TILE_VECTORS <= size:
-                j = part * LANES
-                terms = integers, offset + j, floats, scale + j, bias + j
-                byte_tile_rows_full(
-                    weights, at + 4 * j, step, inputs, x, room, scales, row, terms, outputs, y + j, out_step, fours
-                )
-                part += TILE_VECTORS
-            while part < size:
-                j = part * LANES
-                terms = integers, offset + j, floats, scale + j, bias + j
-                byte_tile_rows_1(
-                    weights, at + 4 * j, step, inputs, x, room, scales, row, terms, outputs, y + j, out_step, fours
-                )
-                part += 1
-            row += TILE_ROWS
-        while row < rows:
-            few = row + FEW_ROWS <= rows
-            _few_rows(
-                few, size, weights, at, step, inputs, room, scales, row,
-                (integers, offset, floats, scale, bias), outputs, out_at + row * out_step, out_step, fours,
-            )  # fmt: skip
-            row += FEW_ROWS if few else 1
-        at += fours * step
-        offset, scale, bias, out_at = (
-            offset + size * LANES, scale + size * LANES, bias + size * LANES, out_at + size * LANES
-        )  # fmt: skip
-        left -= size
-
-
-@inlined
-def _few_rows(few, size, weights, at, step, inputs, room, scales, row, columns, outputs, y, out_step, fours):  # type: ignore[no-untyped-def]
-    """FEW_ROWS rows of a panel, or one."""
-    integers, offset, floats, scale, bias = columns
-    x = row * room
-    if few:
-        part = 0
-        while part + FEW_VECTORS <= size:
-            j = part * LANES
-            terms = integers, offset + j, floats, scale + j, bias + j
-            byte_tile_few_full(
-                weights, at + 4 * j, step, inputs, x, room, scales, row, terms, outputs, y + j, out_step, fours
-            )
-            part += FEW_VECTORS
-        while part < size:
-            j = part * LANES
-            terms = integers, offset + j, floats, scale + j, bias + j
-            byte_tile_few_1(
-                weights, at + 4 * j, step, inputs, x, room, scales, row, terms, outputs, y + j, out_step, fours
-            )
-            part += 1
-    elif size == 8:
-        byte_tile_1x8(weights, at, step, inputs, x, room, scales, row, columns, outputs, y, out_step, fours)
-    elif size == 4:
-        byte_tile_1x4(weights, at, step, inputs, x, room, scales, row, columns, outputs, y, out_step, fours)
-    elif size == 2:
-        byte_tile_1x2(weights, at, step, inputs, x, room, scales, row, columns, outputs, y, out_step, fours)
-    else:
-        byte_tile_1x1(weights, at, step, inputs, x, room, scales, row, columns, outputs, y, out_step, fours)
 
 
 @compiled

@@ -9,11 +9,9 @@ from __future__ import annotations
 from chainrule.engines.decode.compiling import compiled, inlined
 from chainrule.engines.decode.tiles import (
     TILE_ROWS,
-    TILE_VECTORS,
     tile_1x1,
     tile_1x2,
     tile_1x4,
-    tile_1x8,
     tile_2_1,
     tile_2_full,
     tile_3_1,
@@ -22,8 +20,8 @@ from chainrule.engines.decode.tiles import (
     tile_4_full,
     tile_5_1,
     tile_5_full,
-    tile_rows_1,
-    tile_rows_full,
+    tile_6_1,
+    tile_6_full,
 )
 from chainrule.engines.decode.vectors import LANES, PANEL
 
@@ -39,15 +37,13 @@ def multiply_rows(weights, at, bias, inputs, in_at, in_step, outputs, out_at, ou
             x, y, together = in_at + row * in_step, out_at + row * out_step, min(rows - row, TILE_ROWS)
             if together == 1:
                 multiply_row(weights, at, step, bias, inputs, x, outputs, y, count)
+            elif size == PANEL:
+                _full_tile(together, weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
             else:
-                part = 0
-                while part < size:
-                    j, full = part * LANES, part + TILE_VECTORS <= size
-                    _tile(
-                        together, full, weights, at + j, step, bias + j, inputs, x, in_step, outputs, y + j, out_step,
-                        count,
-                    )  # fmt: skip
-                    part += TILE_VECTORS if full else 1
+                for j in range(0, step, LANES):
+                    _narrow_tile(
+                        together, weights, at + j, step, bias + j, inputs, x, in_step, outputs, y + j, out_step, count
+                    )
             row += together
         at, bias, out_at, left = at + count * step, bias + step, out_at + step, left - size
 
@@ -57,36 +53,35 @@ def panel_size(left):  # type: ignore[no-untyped-def]
     """Vectors of the next panel of a matrix that has `left` more; as in `panels`."""
     if left >= PANEL:
         return PANEL
-    if left >= 4:
-        return 4
     return 2 if left >= 2 else 1
 
 
 @inlined
-def _tile(rows, full, weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count):  # type: ignore[no-untyped-def]
-    """TILE_VECTORS vectors of several rows, or one."""
-    if rows == TILE_ROWS:
-        if full:
-            tile_rows_full(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
-        else:
-            tile_rows_1(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
+def _full_tile(rows, weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count):  # type: ignore[no-untyped-def]
+    """A whole panel times several rows."""
+    if rows == 6:
+        tile_6_full(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
     elif rows == 5:
-        if full:
-            tile_5_full(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
-        else:
-            tile_5_1(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
+        tile_5_full(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
     elif rows == 4:
-        if full:
-            tile_4_full(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
-        else:
-            tile_4_1(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
+        tile_4_full(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
     elif rows == 3:
-        if full:
-            tile_3_full(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
-        else:
-            tile_3_1(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
-    elif full:
+        tile_3_full(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
+    else:
         tile_2_full(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
+
+
+@inlined
+def _narrow_tile(rows, weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count):  # type: ignore[no-untyped-def]
+    """One vector of a panel times several rows."""
+    if rows == 6:
+        tile_6_1(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
+    elif rows == 5:
+        tile_5_1(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
+    elif rows == 4:
+        tile_4_1(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
+    elif rows == 3:
+        tile_3_1(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
     else:
         tile_2_1(weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
 
@@ -94,9 +89,7 @@ def _tile(rows, full, weights, at, step, bias, inputs, x, in_step, outputs, y, o
 @compiled
 def multiply_row(weights, at, step, bias, inputs, in_at, outputs, out_at, count):  # type: ignore[no-untyped-def]
     """One row times one panel, `step` numbers wide."""
-    if step == 8 * LANES:
-        tile_1x8(weights, at, step, bias, inputs, in_at, 0, outputs, out_at, 0, count)
-    elif step == 4 * LANES:
+    if step == 4 * LANES:
         tile_1x4(weights, at, step, bias, inputs, in_at, 0, outputs, out_at, 0, count)
     elif step == 2 * LANES:
         tile_1x2(weights, at, step, bias, inputs, in_at, 0, outputs, out_at, 0, count)

@@ -1,8 +1,8 @@
 """Products of packed weights, written as LLVM code: a tile is some rows of inputs times some vectors of columns.
 
 The sums of a tile stay in registers. At its end they become outputs: 8-bit products are scaled, the bias is added, and
-each number is written once. More rows and fewer columns read the weights less often: the second-level cache delivers
-about one vector in 1.5 cycles, in which the processor multiplies three.
+each number is written once. A tile is as wide as a panel, so that it reads the weights as one stream, which a processor
+fetches ahead; more rows read them less often.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from chainrule.engines.decode.vectors import (
     INT,
     INTS,
     LANES,
+    PANEL,
     WIDE,
     call,
     constant,
@@ -34,11 +35,8 @@ from chainrule.engines.decode.vectors import (
 
 BYTES = ir.VectorType(BYTE, 4 * LANES)
 
-TILE_ROWS, TILE_VECTORS = (6, 4) if WIDE else (3, 2)
-"""Rows and vectors of the tile for many rows."""
-
-FEW_ROWS, FEW_VECTORS = (3, 8) if WIDE else (2, 2)
-"""Rows and vectors of the tile for the rows that are left, of 8-bit weights."""
+TILE_ROWS = 6 if WIDE else 3
+"""Rows of the tile for many rows; it is as wide as a panel."""
 
 
 def _make_tile(rows: int, vectors: int) -> Any:
@@ -167,16 +165,13 @@ def multiply_plain(builder: Any, total: Any, inputs: Any, weights: Any) -> Any:
 
 multiply_bytes = multiply_vnni if host_has("avx512vnni") and WIDE else multiply_plain
 
-tile_1x8, tile_1x4, tile_1x2, tile_1x1 = (_make_tile(1, vectors) for vectors in (8, 4, 2, 1))
-tile_rows_full, tile_rows_1 = _make_tile(TILE_ROWS, TILE_VECTORS), _make_tile(TILE_ROWS, 1)
-tile_2_full, tile_3_full, tile_4_full, tile_5_full = (_make_tile(rows, TILE_VECTORS) for rows in (2, 3, 4, 5))
-tile_2_1, tile_3_1, tile_4_1, tile_5_1 = (_make_tile(rows, 1) for rows in (2, 3, 4, 5))
-byte_tile_1x8, byte_tile_1x4, byte_tile_1x2, byte_tile_1x1 = (
-    _make_byte_tile(1, vectors, multiply_bytes) for vectors in (8, 4, 2, 1)
+tile_1x4, tile_1x2, tile_1x1 = (_make_tile(1, vectors) for vectors in (4, 2, 1))
+tile_2_full, tile_3_full, tile_4_full, tile_5_full, tile_6_full = (_make_tile(rows, PANEL) for rows in range(2, 7))
+tile_2_1, tile_3_1, tile_4_1, tile_5_1, tile_6_1 = (_make_tile(rows, 1) for rows in range(2, 7))
+byte_tile_1x4, byte_tile_1x2, byte_tile_1x1 = (_make_byte_tile(1, vectors, multiply_bytes) for vectors in (4, 2, 1))
+byte_tile_2_full, byte_tile_3_full, byte_tile_4_full, byte_tile_5_full, byte_tile_6_full = (
+    _make_byte_tile(rows, PANEL, multiply_bytes) for rows in range(2, 7)
 )
-byte_tile_rows_full, byte_tile_rows_1 = (
-    _make_byte_tile(TILE_ROWS, vectors, multiply_bytes) for vectors in (TILE_VECTORS, 1)
-)
-byte_tile_few_full, byte_tile_few_1 = (
-    _make_byte_tile(FEW_ROWS, vectors, multiply_bytes) for vectors in (FEW_VECTORS, 1)
+byte_tile_2_1, byte_tile_3_1, byte_tile_4_1, byte_tile_5_1, byte_tile_6_1 = (
+    _make_byte_tile(rows, 1, multiply_bytes) for rows in range(2, 7)
 )

@@ -35,8 +35,11 @@ def host_has(feature: str) -> bool:
 
 
 WIDE = host_has("avx512f")
-PANEL = 8 if WIDE else 4
-"""Vectors of a panel: the columns of a matrix whose sums are in registers at the same time for one row."""
+PANEL = 4 if WIDE else 2
+"""Vectors of a panel: the columns of a matrix whose sums are in registers at the same time."""
+
+MIXED = 8 if WIDE else 4
+"""Vectors of a mixture of values whose sums are in registers at the same time."""
 
 
 def pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
@@ -269,7 +272,7 @@ largest, largest_size = (_make_largest(sizes=sizes) for sizes in (False, True))
 score_4, score_2, score_1 = (_make_scores(vectors) for vectors in (4, 2, 1))
 dot_4, dot_1 = (_make_dot(vectors) for vectors in (4, 1))
 mix_4, mix_2, mix_1 = (_make_mix(1, vectors) for vectors in (4, 2, 1))
-mix_heads_4, mix_heads_2, mix_heads_1 = (_make_mix(PANEL // vectors, vectors) for vectors in (4, 2, 1))
+mix_heads_4, mix_heads_2, mix_heads_1 = (_make_mix(MIXED // vectors, vectors) for vectors in (4, 2, 1))
 
 
 # Numbers
