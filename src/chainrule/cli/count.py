@@ -16,6 +16,7 @@ from chainrule.cli.common import (
     show_progress,
     source_names,
 )
+from chainrule.cli.quick_start import collect_rarely
 from chainrule.cli.train import Prune, Quantize, Smoothing
 
 AcrossLines = Annotated[
@@ -50,6 +51,7 @@ def count(
     json: Json = False,
 ) -> None:
     """Count the n-grams of one shard of a text, for chainrule merge; a finished shard is left alone."""
+    collect_rarely()
     from chainrule.config import parse_settings
     from chainrule.distributed.count import count as count_shard
     from chainrule.distributed.vocabulary import count_vocabulary
@@ -114,6 +116,7 @@ def merge(
     json: Json = False,
 ) -> None:
     """Estimate an n-gram model from the counts of all shards of a text, or make a tokeniser from word counts."""
+    collect_rarely()
     from chainrule.config import parse_settings
     from chainrule.distributed.merge import merge as merge_model
     from chainrule.distributed.merge import merge_shards

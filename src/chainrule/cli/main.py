@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from chainrule.cli.failures import BUG, describe, open_missing_streams, print_failure, report_bug
-from chainrule.cli.quick_start import skip_optional_imports
+from chainrule.cli.quick_start import end_without_collecting, skip_optional_imports
 from chainrule.cli.threads import with_threads
 from chainrule.cli.training_command import TrainingCommand
 
@@ -148,6 +148,7 @@ def main() -> None:
     """Run a verb. An error prints one line and exits with a code of `failures`, Ctrl-C with code 130."""
     open_missing_streams()
     skip_optional_imports()
+    end_without_collecting()
     try:
         _run()
     except (SystemExit, KeyboardInterrupt):

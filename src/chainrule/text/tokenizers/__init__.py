@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from chainrule.errors import ConfigError, TokenizerError
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import FILE, VERSION, Tokenizer
+from chainrule.text.tokenizers.base import FILE, VERSION, Tokenizer, digest_of
 
 __all__ = ["Tokenizer", "load_tokenizer", "saved_fingerprint", "train_tokenizer"]
 
@@ -43,6 +42,11 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     state = _json(path)
     if "kind" not in state:
         raise TokenizerError(f"'{path}' has no 'kind': expected a tokeniser of this package; give the file itself.")
+    return _of_this_package(path, state)
+
+
+def _of_this_package(path: Path, state: dict[str, Any]) -> Tokenizer:
+    """The tokeniser whose JSON is read from a file; its other files are beside it."""
     if state.get("version") != VERSION:
         raise TokenizerError(
             f"'{path}' has version {state.get('version')}: expected {VERSION}; use the release that wrote it."
@@ -63,10 +67,7 @@ def saved_fingerprint(folder: str | Path) -> str | None:
         blobs = _read_blobs(path, state)
     except TokenizerError:
         return None  # reading the tokeniser reports it
-    digest = hashlib.blake2b(content, digest_size=16)
-    for name, data in sorted(blobs.items()):
-        digest.update(name.encode() + b"\0" + data)
-    return digest.hexdigest()
+    return digest_of(content, blobs)
 
 
 def _read_blobs(path: Path, state: dict[str, Any]) -> dict[str, bytes]:
@@ -104,8 +105,8 @@ def _read(path: Path) -> Tokenizer:
 
         return SentencePieceTokenizer.from_file(path)
     if path.suffix == ".json":
-        if "kind" in _json(path):
-            return load_tokenizer(path.parent)
+        if "kind" in (state := _json(path)):
+            return _of_this_package(path, state)
         from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
 
         return HuggingFaceTokenizer.from_file(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -151,16 +151,15 @@ class Tokenizer(ABC):
     @cached_property
     def fingerprint(self) -> str:
         """32 hexadecimal digits: equal for tokenisers that encode equally."""
-        digest = hashlib.blake2b(self._json().encode(), digest_size=16)
-        for name, data in sorted(self.blobs().items()):
-            digest.update(name.encode() + b"\0" + data)
-        return digest.hexdigest()
+        return digest_of(self._json().encode(), self.blobs())
 
     def save(self, folder: Path) -> None:
         """Write the blobs and `tokenizer.json`; the JSON comes last, so that it never refers to missing files."""
-        for name, data in self.blobs().items():
+        blobs, content = self.blobs(), self._json().encode()
+        for name, data in blobs.items():
             write_atomically(folder / name, data)
-        write_atomically(folder / FILE, self._json().encode())
+        write_atomically(folder / FILE, content)
+        self.__dict__.setdefault("fingerprint", digest_of(content, blobs))  # the JSON of many words takes a while
 
     def _json(self) -> str:
         content = {"kind": self.kind, "version": VERSION, **self.state(), "files": sorted(self.blobs())}
@@ -176,6 +175,14 @@ class Tokenizer(ABC):
             else:
                 line.append(int(token))
         yield line
+
+
+def digest_of(content: bytes, blobs: Mapping[str, bytes]) -> str:
+    """The fingerprint of a tokeniser whose files have these contents."""
+    digest = hashlib.blake2b(content, digest_size=16)
+    for name, data in sorted(blobs.items()):
+        digest.update(name.encode() + b"\0" + data)
+    return digest.hexdigest()
 
 
 SEPARATORS = (",\n", ": ")

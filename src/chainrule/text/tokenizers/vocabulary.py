@@ -40,7 +40,7 @@ class VocabularyTokenizer(Tokenizer):
     def __init__(self, parts: Sequence[str]) -> None:
         self.parts = list(parts)
         self.vocab_size = len(self.parts) + 2
-        self._index = _Index((part, number) for number, part in enumerate(self.parts, start=2))
+        self._index = _Index(zip(self.parts, range(2, self.vocab_size), strict=True))
         self._index[UNK_PIECE] = UNK
         self._pieces = [UNK_PIECE, EOS_PIECE, *self.parts]
 
