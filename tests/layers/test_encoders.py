@@ -23,7 +23,8 @@ from chainrule.layers.encoders.elmo import ElmoShape
 from chainrule.layers.encoders.lstm import LstmEncoder, LstmShape
 from chainrule.layers.encoders.pretrained import PretrainedFeatures
 from chainrule.layers.encoders.transformer import TransformerEncoder, TransformerShape
-from chainrule.layers.recurrent.stack import Bidirectional, RecurrentLayer
+from chainrule.layers.recurrent.bidirectional import Bidirectional
+from chainrule.layers.recurrent.stack import RecurrentLayer
 from chainrule.models.classifier import ClassifierConfig
 from chainrule.registry import ENCODERS
 from chainrule.types import Source

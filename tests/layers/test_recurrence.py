@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from chainrule.base.kernels import kernels_suspended
 from chainrule.errors import ConfigError
+from chainrule.layers.recurrent.bidirectional import Bidirectional
 from chainrule.layers.recurrent.kernel import has_kernel, run_kernel
 from chainrule.layers.recurrent.stack import (
     CELLS,
-    Bidirectional,
     Recurrence,
     RecurrentLayer,
     make_cell,
@@ -435,11 +436,14 @@ def test_the_kernel_equals_the_loop(kind: str, options: dict, rows: int, width: 
     assert torch.equal(before, torch.stack([part for layer in state for part in layer]))  # the state is not overwritten
 
 
-@kernel_variants
-@pytest.mark.parametrize("rows", [1, 3, 6])  # one row, fewer than four, more than four
+both_ways = pytest.mark.parametrize(("kind", "options"), [one for one in VARIANTS if "activation" not in one[1]])
+
+
+@both_ways
+@pytest.mark.parametrize("rows", [1, 3, 8])  # the engine takes six side by side
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_the_kernel_equals_the_loop_in_both_directions(
+def test_the_engine_equals_the_loop_in_both_directions(
     kind: str, options: dict, rows: int, layers: int, ragged: bool
 ) -> None:
     torch.manual_seed(0)
@@ -455,6 +459,32 @@ def test_the_kernel_equals_the_loop_in_both_directions(
     for loop, kernel in zip(loop_states, kernel_states, strict=True):
         for one, other in zip(loop, kernel, strict=True):
             torch.testing.assert_close(other, one.detach(), atol=2e-6, rtol=1e-5)
+
+
+@both_ways
+@pytest.mark.parametrize("width", [9, 16])
+def test_a_row_of_the_engine_depends_on_no_other(kind: str, options: dict, width: int) -> None:
+    torch.manual_seed(0)
+    both = Bidirectional(kind, 5, width, 2, **options).eval()
+    inputs_BTD, lengths = torch.randn(9, 7, 5), [3, 7, 1, 5, 7, 2, 6, 4, 7]
+    with torch.no_grad():
+        together_BTU, states = both(inputs_BTD, torch.tensor(lengths))
+        for row, length in enumerate(lengths):
+            alone_BTU, own_states = both(inputs_BTD[row : row + 1, :length])
+            assert torch.equal(alone_BTU[0], together_BTU[row, :length])
+            for together, own in zip(states, own_states, strict=True):
+                assert all(torch.equal(one[row], other[0]) for one, other in zip(together, own, strict=True))
+
+
+def test_the_engine_notices_changed_weights() -> None:
+    both, inputs_BTD = Bidirectional("gru", 5, 6).eval(), torch.randn(2, 4, 5)
+    with torch.no_grad():
+        before_BTU, _ = both(inputs_BTD)
+        both.rightward[0].layers[0].bias_G += 1.0
+        after_BTU, _ = both(inputs_BTD)
+        assert not torch.equal(before_BTU, after_BTU)
+        with kernels_suspended():
+            torch.testing.assert_close(both(inputs_BTD)[0], after_BTU)
 
 
 def test_the_kernel_handles_large_numbers() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from chainrule.base.kernels import inference_kernel_supports
 from chainrule.engines.decode.hybrid import CompiledHybrid, HybridWeights
 from chainrule.engines.decode.recurrent import CompiledRecurrence, RecurrentState
+from chainrule.engines.decode.recurrent_encoder import CompiledEncoder, EncoderWeights
 from chainrule.engines.decode.recurrent_weights import RecurrentWeights
 from chainrule.engines.decode.stack import CompiledStack, Precision, StackState, Wanted
 from chainrule.engines.decode.weights import BlockWeights, Linear, Norm, SourceWeights, StackWeights
@@ -19,8 +20,8 @@ from chainrule.layers.blocks import Block
 from chainrule.layers.transformer_stack import TransformerStack
 
 Array = np.ndarray[Any, Any]
-Weights = StackWeights | RecurrentWeights | HybridWeights
-Engine = CompiledStack | CompiledRecurrence | CompiledHybrid
+Weights = StackWeights | RecurrentWeights | HybridWeights | EncoderWeights
+Engine = CompiledStack | CompiledRecurrence | CompiledHybrid | CompiledEncoder
 
 
 class PackedModel:
@@ -60,6 +61,11 @@ class PackedModel:
     ) -> CompiledHybrid | None: ...
 
     @overload
+    def engine(  # type: ignore[overload-overlap]
+        self, model: nn.Module, precision: Precision, weights: Callable[[], EncoderWeights | None]
+    ) -> CompiledEncoder | None: ...
+
+    @overload
     def engine(
         self, model: nn.Module, precision: Precision, weights: Callable[[], StackWeights | RecurrentWeights | None]
     ) -> CompiledStack | CompiledRecurrence | None: ...
@@ -82,6 +88,8 @@ def _compile(weights: Weights, precision: Precision) -> Engine:
         return CompiledRecurrence(weights, precision)
     if isinstance(weights, HybridWeights):
         return CompiledHybrid(weights, precision)
+    if isinstance(weights, EncoderWeights):
+        return CompiledEncoder(weights, precision)
     return CompiledStack(weights, precision)
 
 

@@ -27,8 +27,8 @@ def recurrence_weights(
     output: Linear | None = None,
 ) -> RecurrentWeights:
     """The parameters of a stack of recurrent layers, between an embedding and what follows it."""
-    layers = [_cell_weights(layer) for layer in recurrence.layers if isinstance(layer, RecurrentLayer)]
-    return RecurrentWeights(_cell_name(recurrence), as_array(embedding.weight), layers, attention, bridge, output)
+    layers = layer_weights(recurrence)
+    return RecurrentWeights(cell_name(recurrence), as_array(embedding.weight), layers, attention, bridge, output)
 
 
 def read_by_layers(
@@ -44,11 +44,17 @@ def read_by_layers(
     return hidden_RTD, state.engine.start_from(parts, state.memory)
 
 
-def _cell_name(recurrence: Recurrence) -> str:
+def cell_name(recurrence: Recurrence) -> str:
+    """The name of the cell in the engine, one of CELLS."""
     cell = recurrence.cell
     if isinstance(cell, Rnn) and cell.relu:
         return "rnn-relu"
     return "gru-after" if isinstance(cell, Gru) and cell.after else recurrence.kind
+
+
+def layer_weights(recurrence: Recurrence) -> list[CellWeights]:
+    """The parameters of each layer."""
+    return [_cell_weights(layer) for layer in recurrence.layers if isinstance(layer, RecurrentLayer)]
 
 
 def _cell_weights(layer: RecurrentLayer) -> CellWeights:

@@ -28,7 +28,8 @@ from chainrule.layers.dropout import drop
 from chainrule.layers.nonautoregressive.allocation import Allocation, AllocationSource
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens, ParallelBranch, choose_revealed
 from chainrule.layers.outputs.mixed import NEVER, MixedOutput, log_odds, mix, pack
-from chainrule.layers.recurrent.stack import Bidirectional, Recurrence
+from chainrule.layers.recurrent.bidirectional import Bidirectional
+from chainrule.layers.recurrent.stack import Recurrence
 from chainrule.models.hybrid_compiled import pad_states
 from chainrule.models.hybrid_state import (
     CompiledSources,

@@ -30,7 +30,8 @@ from chainrule.layers.attention.source import SourceAttention, SourceStates
 from chainrule.layers.compiled import as_array, choose_continuations, linear_weights, predict
 from chainrule.layers.compiled_recurrence import attention_weights, recurrence_weights, source_memory
 from chainrule.layers.dropout import drop
-from chainrule.layers.recurrent.stack import Bidirectional, Recurrence, reverse
+from chainrule.layers.recurrent.bidirectional import Bidirectional
+from chainrule.layers.recurrent.stack import Recurrence, reverse
 from chainrule.layers.recurrent.stack import State as LayerStates
 from chainrule.models.translator import PretrainedConfig, Translator
 from chainrule.registry import MODELS

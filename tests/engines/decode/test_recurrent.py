@@ -17,7 +17,7 @@ from chainrule.engines.decode.recurrent import CompiledRecurrence, RecurrentStat
 from chainrule.layers.compiled_recurrence import recurrence_weights
 from chainrule.layers.recurrent.stack import Recurrence
 
-CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-5}
+CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}  # both round; input feeding enlarges differences from step to step
 T = 11
 KINDS = ("rnn", "lstm", "lstm-peephole", "lstm-coupled", "gru")
 FORMS: list[dict[str, Any]] = [

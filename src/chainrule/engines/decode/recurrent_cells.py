@@ -9,6 +9,9 @@ from __future__ import annotations
 from chainrule.engines.decode.compiling import compiled
 from chainrule.engines.decode.functions import ZERO, sigmoid, tanh
 
+RNN, RNN_RELU, LSTM, LSTM_PEEPHOLE, LSTM_COUPLED, GRU, GRU_AFTER = range(7)
+"""Indices of CELLS of `recurrent_weights.py` as plain numbers, which kernels can use."""
+
 
 @compiled
 def add_part(sums, sums_at, terms, terms_at, count):  # type: ignore[no-untyped-def]
@@ -88,6 +91,22 @@ def step_lstm(coupled, sums, at, floats, extra, state, before, U):  # type: igno
         g[j] = tanh(c[j])
     for j in range(len(h)):
         h[j] = o[j] * g[j]
+
+
+@compiled
+def step_cell(cell, sums, at, gates, gates_at, floats, extra, state, before, U):  # type: ignore[no-untyped-def]
+    """One step of any cell but `gru`, whose candidate needs a product of its own; `cell` is an index of CELLS.
+
+    `sums` are those of the state, `gates` those of the inputs.
+    """
+    if cell == GRU_AFTER:
+        step_gru_after(sums, at, gates, gates_at, floats, extra, state, before, U)
+    elif cell in (RNN, RNN_RELU):
+        add_part(sums, at, gates, gates_at, U)
+        step_rnn(cell == RNN_RELU, sums, at, state, before, U)
+    else:
+        add_part(sums, at, gates, gates_at, 3 * U if cell == LSTM_COUPLED else 4 * U)
+        step_lstm(cell == LSTM_COUPLED, sums, at, floats, extra, state, before, U)
 
 
 @compiled

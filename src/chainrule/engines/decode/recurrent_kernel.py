@@ -15,14 +15,13 @@ from typing import Any
 from chainrule.engines.decode.compiling import compiled, inlined
 from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, aligned, apply_linear, rounded_up
 from chainrule.engines.decode.recurrent_cells import (
+    GRU,
     activate_gru,
     add_part,
     add_tanh,
     copy_part,
     finish_gru,
-    step_gru_after,
-    step_lstm,
-    step_rnn,
+    step_cell,
 )
 from chainrule.engines.decode.source_attention import attend_to_source, rectify
 from chainrule.engines.decode.stack_kernel import log_softmax
@@ -61,7 +60,6 @@ class Part(IntEnum):
 (CELL, UNITS, BLOCKS, LAYERS, STATES, SLOTS, WIDTH, TABLE) = range(8)
 (SCORE, QUERY, VECTOR, MIXED, FEED, BRIDGE, OUTPUT) = range(8, 15)
 INTO, HIDDEN, CANDIDATE, EXTRA = range(4)
-RNN, RNN_RELU, LSTM, LSTM_PEEPHOLE, LSTM_COUPLED, GRU, GRU_AFTER = range(7)
 DOT, ADDITIVE, LOCATION = range(3)
 
 INPUTS_OF_LAYERS, STATES_OF_ITEMS, WORK, ATTENTION, ENDS, SPARE = range(6)
@@ -219,15 +217,8 @@ def finish_step(model, number, R, T, t, state, sums_at, room):  # type: ignore[n
             finish_gru(inner, row * U, sums, sums_at + row * G + U, state, row * slots + own, U)
     else:
         for row in range(R):
-            at, before = sums_at + row * G, row * slots + own
-            if cell == GRU_AFTER:
-                step_gru_after(sums, at, gates, (row * T + t) * G, floats, layer[EXTRA], state, before, U)
-                continue
-            add_part(sums, at, gates, (row * T + t) * G, G)
-            if cell in (RNN, RNN_RELU):
-                step_rnn(cell == RNN_RELU, sums, at, state, before, U)
-            else:
-                step_lstm(cell == LSTM_COUPLED, sums, at, floats, layer[EXTRA], state, before, U)
+            at, before, into = sums_at + row * G, row * slots + own, (row * T + t) * G
+            step_cell(cell, sums, at, gates, into, floats, layer[EXTRA], state, before, U)
     for row in range(R):
         copy_part(state, row * slots + own, states, (row * T + t) * U, U)
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from chainrule.layers.recurrent.stack import Bidirectional, Recurrence, RecurrentLayer
+from chainrule.layers.recurrent.bidirectional import Bidirectional
+from chainrule.layers.recurrent.stack import Recurrence, RecurrentLayer
 from chainrule.layers.recurrent.unroll import States
 
 

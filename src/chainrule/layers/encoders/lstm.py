@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from chainrule.layers.dropout import drop
 from chainrule.layers.encoders.base import EncoderSizes, TableEncoder, TableShape, check_directions
-from chainrule.layers.recurrent.stack import Bidirectional
+from chainrule.layers.recurrent.bidirectional import Bidirectional
 from chainrule.registry import ENCODERS
 
 

@@ -20,7 +20,7 @@ from chainrule.base.shares import draw_rows
 from chainrule.layers.attention.source import SourceAttention, SourceStates
 from chainrule.layers.dropout import drop
 from chainrule.layers.nonautoregressive.allocation import Sinusoids
-from chainrule.layers.recurrent.stack import Bidirectional
+from chainrule.layers.recurrent.bidirectional import Bidirectional
 
 
 class KnownTokens(NamedTuple):

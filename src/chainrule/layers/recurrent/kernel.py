@@ -40,13 +40,11 @@ def run_kernel(
     extra_U: Tensor | None,
     state: States | None = None,
     lengths_B: Tensor | None = None,
-    *,
-    leftward: bool = False,
 ) -> tuple[Tensor, States]:
     """The input part of the gate sums, and the state before (None: zeros) -> (hidden BTU, the state after).
 
     Rows end after `lengths_B` steps (None: all have T). The state is the one after the last step of each row; hidden
-    states beyond it are zero. `leftward`: each row is read from its end.
+    states beyond it are zero.
     """
     B, T, G = gates_BTG.shape
     U = G // cell.blocks
@@ -59,14 +57,14 @@ def run_kernel(
         after = [part.numpy().copy() for part in state]
     if isinstance(cell, Gru):
         added = _NO_BIAS if extra_U is None else extra_U.numpy()
-        _run_gru(gates, weight, added, lengths, leftward, hidden, *after)
+        _run_gru(gates, weight, added, lengths, hidden, *after)
     else:
-        _run_lstm(gates, weight, lengths, leftward, hidden, *after)
+        _run_lstm(gates, weight, lengths, hidden, *after)
     return torch.from_numpy(hidden), tuple(map(torch.from_numpy, after))
 
 
 @njit(cache=True, nogil=True, fastmath=FAST_MATH)
-def _run_lstm(gates, weight, lengths, leftward, hidden, last, cell):  # type: ignore[no-untyped-def]
+def _run_lstm(gates, weight, lengths, hidden, last, cell):  # type: ignore[no-untyped-def]
     """Fill `hidden` BTU with the states; `last` and `cell` BU hold the states before, and then those after."""
     rows, steps, width = hidden.shape
     sums = np.empty((ROWS_AT_ONCE, 4 * width), np.float32)
@@ -80,16 +78,15 @@ def _run_lstm(gates, weight, lengths, leftward, hidden, last, cell):  # type: ig
             for row in range(count):
                 length = lengths[first + row]
                 if t < length:
-                    at = length - 1 - t if leftward else t
-                    _step_lstm(gates[first + row, at], sums[row], scratch, h[row], cell[first + row])
-                    hidden[first + row, at] = h[row]
+                    _step_lstm(gates[first + row, t], sums[row], scratch, h[row], cell[first + row])
+                    hidden[first + row, t] = h[row]
         for row in range(count):
             hidden[first + row, lengths[first + row] : steps] = 0
             last[first + row] = h[row]
 
 
 @njit(cache=True, nogil=True, fastmath=FAST_MATH)
-def _run_gru(gates, weight, extra, lengths, leftward, hidden, last):  # type: ignore[no-untyped-def]
+def _run_gru(gates, weight, extra, lengths, hidden, last):  # type: ignore[no-untyped-def]
     """The same for a GRU; with `extra`, the reset gate acts after the product of the candidate, otherwise before."""
     rows, steps, width = hidden.shape
     candidate, gating = weight[:width], weight[width:]
@@ -106,9 +103,8 @@ def _run_gru(gates, weight, extra, lengths, leftward, hidden, last):  # type: ig
                 _product(candidate, h, inner, count)
             for row in range(count):
                 length = lengths[first + row]
-                at = length - 1 - t if leftward else t
                 if t < length:
-                    _gates_gru(gates[first + row, at, width:], sums[row], scratch)
+                    _gates_gru(gates[first + row, t, width:], sums[row], scratch)
                     for j in range(width):
                         if before:
                             reset[row, j] = sums[row, width + j] * h[row, j]
@@ -118,10 +114,9 @@ def _run_gru(gates, weight, extra, lengths, leftward, hidden, last):  # type: ig
                 _product(candidate, reset, inner, count)
             for row in range(count):
                 length = lengths[first + row]
-                at = length - 1 - t if leftward else t
                 if t < length:
-                    _state_gru(gates[first + row, at, :width], inner[row], sums[row], scratch, h[row])
-                    hidden[first + row, at] = h[row]
+                    _state_gru(gates[first + row, t, :width], inner[row], sums[row], scratch, h[row])
+                    hidden[first + row, t] = h[row]
         for row in range(count):
             hidden[first + row, lengths[first + row] : steps] = 0
             last[first + row] = h[row]

@@ -230,54 +230,6 @@ class Recurrence(nn.Module):
         return hidden_1BU[0], after
 
 
-class Bidirectional(nn.Module):
-    """Layers of two recurrences each, one from the left and one from the right, whose states are concatenated."""
-
-    def __init__(
-        self, kind: str, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0, reset: str = "before"
-    ) -> None:
-        """`hidden_size` is the width of one direction."""
-        super().__init__()
-        self.cell, self.dropout = make_cell(kind, reset=reset), dropout
-        widths = [input_size] + [2 * hidden_size] * (layers - 1)
-        self.rightward = nn.ModuleList(Recurrence(kind, width, hidden_size, reset=reset) for width in widths)
-        self.leftward = nn.ModuleList(Recurrence(kind, width, hidden_size, reset=reset) for width in widths)
-
-    def forward(self, inputs_BTD: Tensor, lengths_B: Tensor | None = None) -> tuple[Tensor, State]:
-        """inputs_BTD -> (hidden_BTU, the state of each layer after the last step of either direction).
-
-        U is twice the width of a direction. Rows end after `lengths_B` steps, each at least 1 (None: all have T).
-        """
-        if not self.training and has_kernel(self.cell, inputs_BTD):
-            return self._forward_kernel(inputs_BTD, lengths_B)
-        hidden_BTU, after = inputs_BTD, []
-        for depth, (rightward, leftward) in enumerate(zip(self.rightward, self.leftward, strict=True)):
-            if depth:
-                hidden_BTU = drop(hidden_BTU, self.dropout, training=self.training)
-            right_BTU, (right,) = rightward(hidden_BTU, None, lengths_B)
-            left_BTU, (left,) = leftward(reverse(hidden_BTU, lengths_B), None, lengths_B)
-            hidden_BTU = torch.cat([right_BTU, reverse(left_BTU, lengths_B)], 2)
-            after.append(tuple(torch.cat(parts, 1) for parts in zip(right, left, strict=True)))
-        return hidden_BTU, after
-
-    def _forward_kernel(self, inputs_BTD: Tensor, lengths_B: Tensor | None) -> tuple[Tensor, State]:
-        """The same by the inference kernel; states beyond the end of a row are zero."""
-        hidden_BTU, after = inputs_BTD, []
-        for pair in zip(self.rightward, self.leftward, strict=True):
-            directions = []
-            for side, leftward in zip(pair, (False, True), strict=True):
-                assert isinstance(side, Recurrence)
-                layer = side.layers[0]
-                assert isinstance(layer, RecurrentLayer)
-                gates_BTG = functional.linear(hidden_BTU, layer.weight_input_GD, layer.bias_G)
-                weights = layer.weight_hidden_GH, layer.extra
-                own_BTU, last = run_kernel(layer.cell, gates_BTG, *weights, None, lengths_B, leftward=leftward)
-                directions.append((own_BTU, *last))
-            hidden_BTU, *joined = (torch.cat(parts, -1) for parts in zip(*directions, strict=True))
-            after.append(tuple(joined))
-        return hidden_BTU, after
-
-
 def reverse(inputs_BT: Tensor, lengths_B: Tensor | None = None) -> Tensor:
     """Each row of BT or BTD in reverse order; padding stays at the end."""
     if lengths_B is None:
