@@ -78,7 +78,6 @@ class Block(ShardUnit, nn.Module):
     calling six modules per block would double the time of a step.
     """
 
-    compilable: ClassVar[bool] = True  # whether the decoding engine computes blocks of this kind
     attends_to_all: ClassVar[bool] = True  # whether self-attention is a softmax over all positions that are visible
 
     def __init__(self, shape: BlockShape, rotary: Rotary | None = None, *, reads_source: bool = False) -> None:
@@ -258,6 +257,10 @@ class Block(ShardUnit, nn.Module):
     def start(self, batch: int, window: int, like: Tensor) -> State:
         """The cache of `batch` empty prefixes that grow to at most `window` positions."""
         return KeyValueCache.empty(batch, self.heads, window, self.shape.attention_width // self.heads, like)
+
+    def decays(self) -> Tensor | None:
+        """γ of each head of linear self-attention, H; None: self-attention is a softmax."""
+        return None
 
     # The source
 

@@ -157,10 +157,9 @@ def stack_weights(
     distances_HL: Tensor | None = None,
     *,
     causal: bool = True,
-) -> StackWeights | None:
-    """The parameters of a stack of blocks; None: the engine does not compute blocks of this kind."""
-    if not all(block.compilable for block in stack.block_list):
-        return None
+) -> StackWeights:
+    """The parameters of a stack of blocks; `causal` False: an encoder, whose positions attend to all of their text."""
+    linear = stack.block_list[0].decays() is not None
     shape, rotary = stack.block_list[0].shape, stack.block_list[0].rotary
     head_width = shape.attention_width // shape.heads
     half = head_width // 2
@@ -182,7 +181,7 @@ def stack_weights(
         sines_LE=None if rotary is None else as_array(rotary.sin_CE)[:, half:],
         distances_HL=None if distances_HL is None else as_array(distances_HL),
         gated=shape.gated,
-        causal=causal,
+        attention="linear" if linear else "causal" if causal else "full",
         output=output,
     )
 
@@ -196,13 +195,13 @@ def _block_weights(block: Block) -> BlockWeights:
         widen=linear_weights(block.widen),
         narrow=linear_weights(block.narrow),
         source=_source_weights(block) if block.reads_source else None,
+        decay_H=None if (decay_H := block.decays()) is None else as_array(decay_H),
     )
 
 
 def _source_weights(block: Block) -> SourceWeights:
-    return SourceWeights(
-        norm_weights(block.norm_source), linear_weights(block.project_query), linear_weights(block.project_source)
-    )
+    query, memory, out = map(linear_weights, (block.project_query, block.project_memory, block.project_source))
+    return SourceWeights(norm_weights(block.norm_source), query, memory, out)
 
 
 def linear_weights(layer: nn.Linear) -> Linear:

@@ -19,9 +19,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chainrule.layers.attention.linear import Decay, LinearState, attend_linearly, empty_state
+from chainrule.engines.decode.weights import UNBOUNDED, Linear, StackWeights
+from chainrule.layers.attention.linear import Decay, LinearState, attend_linearly, empty_state, head_decays
 from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.blocks import Block, BlockShape, check_heads
+from chainrule.layers.compiled import stack_weights
 from chainrule.layers.transformer_stack import TransformerStack, initialise
 from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
 from chainrule.models.language_model import language_model
@@ -33,7 +35,6 @@ from chainrule.types import Preferences, State
 class LinearBlock(Block):
     """A block with linear self-attention; its cache is a LinearState."""
 
-    compilable = False
     attends_to_all = False
 
     def __init__(
@@ -49,6 +50,9 @@ class LinearBlock(Block):
         decay_H = None if self.decay is None else self.decay.forward()
         mixed_ND, state = attend_linearly(F.linear(inputs_ND, *into), batch, self.heads, cache, decay_H)
         return self._drop(F.linear(mixed_ND, *out)), None if cache is None else state
+
+    def decays(self) -> Tensor:
+        return head_decays(self.decay, self.heads)
 
     def start(self, batch: int, window: int, like: Tensor) -> LinearState:
         return empty_state(batch, self.heads, self.shape.attention_width // self.heads, like)
@@ -96,6 +100,9 @@ class LinearTransformer(TransformerStack, FeatureLayer):
         self.build_stack(shape, config.layers, 0, "none", make_block=partial(LinearBlock, decay=config.decay))
         initialise(self, config.layers)
         nn.init.normal_(embedding.weight, std=0.02)
+
+    def compiled(self, embedding: nn.Embedding, bridge: Linear | None, output: Linear | None) -> StackWeights | None:
+        return stack_weights(self, embedding, UNBOUNDED, output) if bridge is None else None
 
     def start(self, batch: int) -> list[LinearState]:
         return self.start_caches(batch, 0, next(self.parameters()))

@@ -26,7 +26,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chainrule.errors import ConfigError
+from chainrule.engines.decode.stack import StackState
+from chainrule.engines.decode.weights import StackWeights
 from chainrule.layers.attention.fast_softmax import FastMemory, FastSoftmax
 from chainrule.layers.attention.linear import LinearSelfAttention, LinearState, attend_linearly
 from chainrule.layers.attention.positions import sinusoidal_table
@@ -34,8 +35,10 @@ from chainrule.layers.attention.slow import Direction, PackedRows, SlowAttention
 from chainrule.layers.blocks import check_heads
 from chainrule.layers.dropout import drop, dropout
 from chainrule.layers.transformer_stack import initialise
+from chainrule.models.fat_compiled import fast_weights, side_weights, slow_weights
 from chainrule.models.options import live
-from chainrule.models.translator import EncoderDecoderConfig, Translator
+from chainrule.models.stack_decoder import StackDecoder, check_length
+from chainrule.models.translator import EncoderDecoderConfig
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Preferences, Source, Vocabulary
 
@@ -87,9 +90,19 @@ class SourceSelection(NamedTuple):
     index_N: Tensor | None  # indices into the flattened source; None: all positions are read
     positions_BS: Tensor | None  # their positions within the row; None: consecutive from 0
 
+    def pick(self, values_BS: Tensor) -> Tensor:
+        """What is given for every position of the source, at those that are read, one row after another."""
+        values = values_BS.flatten(0, 1)
+        return values if self.index_N is None else values[self.index_N]
+
+    def places(self, source: Source) -> Tensor:
+        """The positions within their rows, N."""
+        B, S = source.tokens_BS.shape
+        return self.pick(torch.arange(S, device=source.tokens_BS.device).expand(B, S))
+
 
 class DecoderState(NamedTuple):
-    """The source and the past of the decoder."""
+    """The source and the past of the decoder, where torch computes it."""
 
     memory: FastMemory
     past: list[LinearState] | None  # one per block; None: all positions are read in one pass
@@ -175,7 +188,7 @@ class DecoderBlock(FeedforwardBlock):
 
 
 @MODELS.register("fat", family="fat", task="translation")
-class Fat(Translator):
+class Fat(StackDecoder):
     """Slow attention in the encoder, linear attention and the fast softmax in the decoder."""
 
     suggestions = (
@@ -209,6 +222,30 @@ class Fat(Translator):
             assert isinstance(block, EncoderBlock)
             initialise_slow(block.attention, 1.0)
 
+    @property
+    def decoder_blocks(self) -> list[DecoderBlock]:
+        """The blocks of the decoder, with their type."""
+        return [block for block in self.decoder if isinstance(block, DecoderBlock)]
+
+    def compiled_decoder(self) -> StackWeights | None:
+        if self.bridge is not None:
+            return None
+        weights = [
+            fast_weights(one.history, one.source, one.norms, one.widen, one.narrow) for one in self.decoder_blocks
+        ]
+        heads, output = self.config.heads, self.output.compiled
+        return side_weights(weights, self.embedding, self.table_CD, self.norms[1], heads=heads, output=output)
+
+    def compiled_encoder(self) -> StackWeights | None:
+        if self.pretrained is not None:
+            return None
+        blocks = [block for block in self.encoder if isinstance(block, EncoderBlock)]
+        weights = [slow_weights(one.attention, one.norms, one.widen, one.narrow) for one in blocks]
+        heads, direction = self.config.heads, self.config.direction
+        return side_weights(
+            weights, self.source_embedding, self.table_CD, self.norms[0], heads=heads, direction=direction
+        )
+
     # The source
 
     def skip_threshold(self) -> float:
@@ -234,62 +271,57 @@ class Fat(Translator):
 
     def encode(self, source: Source, selection: SourceSelection) -> Tensor:
         """The features of the selected positions, ND."""
-        S = source.tokens_BS.shape[1]
-        self._check_length(S)
-        index_N = selection.index_N
+        check_length(source.tokens_BS.shape[1], self.window)
+        positions_ND = self.table_CD[selection.places(source)]
         if self.pretrained is not None:
             # Its states are larger than embeddings, and so are the positions that are added to them.
-            stream_ND = (self.pretrained(source) + self.table_CD[:S] / EMBEDDING_STD).flatten(0, 1)
-            stream_ND = stream_ND if index_N is None else stream_ND[index_N]
-        elif index_N is None:
-            embedded_BSD = F.embedding(source.tokens_BS, self.source_embedding.weight)
-            stream_ND = (embedded_BSD + self.table_CD[:S]).flatten(0, 1)
+            stream_ND = selection.pick(self.pretrained(source)) + positions_ND / EMBEDDING_STD
         else:
-            embedded_ND = F.embedding(source.tokens_BS.flatten()[index_N], self.source_embedding.weight)
-            stream_ND = embedded_ND + self.table_CD[index_N % S]
+            stream_ND = F.embedding(selection.pick(source.tokens_BS), self.source_embedding.weight) + positions_ND
         stream_ND = drop(stream_ND, self.config.dropout, training=self.training)
         visible = Visibility(selection.rows, self.config.direction, stream_ND)
         for block in self.encoder:
             stream_ND = block(stream_ND, visible)
         return self.norm_functions[0](stream_ND)
 
-    def begin(self, source: Source, *, stepping: bool) -> DecoderState:
+    def encode_for_steps(self, source: Source, selection: SourceSelection) -> Tensor:
+        """The same; by the engine, where it can."""
+        engine = self.encoder_engine()
+        if engine is None:
+            return self.encode(source, selection)
+        check_length(source.tokens_BS.shape[1], self.window)
+        token_N, place_N = selection.pick(source.tokens_BS), selection.places(source)
+        return torch.from_numpy(engine.encode(token_N.numpy(), selection.rows.lengths_B.numpy(), place_N.numpy()))
+
+    def begin(self, source: Source, *, stepping: bool) -> DecoderState | StackState:
         selection = self.select_positions(source)
+        engine = self.decoder_engine() if stepping else None
+        if engine is not None:
+            encoded_ND = self.encode_for_steps(source, selection).numpy()
+            place_N, count_B = selection.places(source).numpy(), selection.rows.lengths_B.numpy()
+            return engine.start(len(source.tokens_BS), engine.sources(encoded_ND, count_B, place_N))
         memory = self._make_memory(self.encode(source, selection), selection, source.tokens_BS.shape[1])
-        past = [self._block(number).history.start(len(source.tokens_BS)) for number in range(len(self.decoder))]
+        past = [block.history.start(len(source.tokens_BS)) for block in self.decoder_blocks]
         return DecoderState(memory, past if stepping else None, 0)
 
     def _make_memory(self, encoded_ND: Tensor, selection: SourceSelection, length: int) -> FastMemory:
         rows, bias_B11S = selection.rows, None
         if rows.real_BS is not None:
             bias_B11S = encoded_ND.new_zeros(rows.real_BS.shape).masked_fill_(~rows.real_BS, -torch.inf)[:, None, None]
-        layers = [self._block(number).source for number in range(len(self.decoder))]
-        memories = [layer.read(encoded_ND, rows.pad, length) for layer in layers]
+        memories = [block.source.read(encoded_ND, rows.pad, length) for block in self.decoder_blocks]
         return FastMemory(memories, selection.positions_BS, bias_B11S)
 
-    def _check_length(self, length: int) -> None:
-        if length > self.config.context:
-            raise ConfigError(
-                f"got {length} tokens, but the model reads at most model.context = {self.config.context}; "
-                "shorten the line or train with a larger context"
-            )
-
     # The target
-
-    def _block(self, number: int) -> DecoderBlock:
-        block = self.decoder[number]
-        assert isinstance(block, DecoderBlock)
-        return block
 
     def _embed(self, tokens_BT: Tensor, before: int) -> Tensor:
         """Target tokens with the positions that follow the first `before` ones, ND."""
         end = before + tokens_BT.shape[1]
-        self._check_length(end)
+        check_length(end, self.window)
         embedded_BTD = F.embedding(tokens_BT, self.embedding.weight)
         stream_BTD = embedded_BTD + self.table_CD[before:end]
         return drop(stream_BTD, self.config.dropout, training=self.training).flatten(0, 1)
 
-    def read(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
+    def read_layers(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
         stream_ND, after = self._embed(tokens_BT, state.length), []
         for number, block in enumerate(self.decoder):
             past = state.past[number] if state.past else None
@@ -302,12 +334,11 @@ class Fat(Translator):
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
         """The attention weights of the last layer, averaged over its heads, BTS; 0 at skipped words."""
         selection, (B, T) = self.select_positions(source), tokens_BT.shape
-        S, last = source.tokens_BS.shape[1], len(self.decoder) - 1
+        S, (*before, block), last = source.tokens_BS.shape[1], self.decoder_blocks, len(self.decoder) - 1
         memory = self._make_memory(self.encode(source, selection), selection, S)
         stream_ND = self._embed(self.shift_right(tokens_BT), 0)
-        for number in range(last):
-            stream_ND, _ = self._block(number)(stream_ND, B, None, memory, number, 0)
-        block = self._block(last)
+        for number, one in enumerate(before):
+            stream_ND, _ = one(stream_ND, B, None, memory, number, 0)
         query_ND = block.norm_functions[1](block.attend_to_past(stream_ND, B, None)[0])
         weights_BTS = block.source.weights(query_ND, memory, last, 0).mean(1)
         if selection.positions_BS is None:

@@ -216,7 +216,7 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
     def rewindable(self, state: Prefix) -> int | None:
         """The number of tokens that fit into the window; they can be read and then removed. None: never any."""
         if isinstance(state.features, StackState):
-            return state.features.room - (state.pending_B is not None)
+            return state.features.room - (state.pending_B is not None) if state.features.rewinds else None
         if self.window is None or state.recent_BL is None or not self.features.rewinds:
             return None
         return self.window - state.recent_BL.shape[1] - (state.pending_B is not None)
@@ -241,7 +241,8 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
     def recent_tokens(self, state: Prefix) -> Tensor | None:
         """The tokens in the window of each prefix, BL; None: the model has no window."""
         if isinstance(state.features, StackState):
-            return torch.from_numpy(state.features.tokens())
+            tokens_BL = state.features.tokens()
+            return None if tokens_BL is None else torch.from_numpy(tokens_BL)
         return state.recent_BL
 
     def select(self, state: Prefix, rows_K: Tensor) -> Prefix:

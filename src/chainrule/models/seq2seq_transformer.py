@@ -14,27 +14,23 @@ encoder's blocks, of which there are none unless `encoder_layers` asks for them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.base.arrays import Array
-from chainrule.base.choosing import TokenChooser
-from chainrule.engines.decode.sources import Sources
-from chainrule.engines.decode.stack import CompiledStack, StackState, Wanted
+from chainrule.engines.decode.stack import StackState
 from chainrule.engines.decode.weights import StackWeights
-from chainrule.errors import ConfigError
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.layers.attention.positions import Rotary
 from chainrule.layers.attention.source_memory import SourceMemory, source_mask, source_weights
 from chainrule.layers.blocks import Block, BlockShape, check_heads
-from chainrule.layers.compiled import PackedModel, choose_continuations, predict, read_features, stack_weights
+from chainrule.layers.compiled import stack_weights
 from chainrule.layers.dropout import drop
 from chainrule.layers.transformer_stack import TransformerStack, initialise
-from chainrule.models.translator import EncoderDecoderConfig, Translator
+from chainrule.models.stack_decoder import StackDecoder, check_length
+from chainrule.models.translator import EncoderDecoderConfig
 from chainrule.registry import MODELS
 from chainrule.types import OutputChoice, Preferences, Source, State, TextEncoder, Vocabulary
 
@@ -60,10 +56,10 @@ class Seq2SeqTransformerConfig(EncoderDecoderConfig):
 
 
 class DecoderState(NamedTuple):
-    """The source and the past of the decoder."""
+    """The source and the past of the decoder, where torch computes it."""
 
-    memory: SourceMemory | None  # None: `caches` is the state of the engine, which keeps the source too
-    caches: list[State] | StackState | None  # one per block; None: all positions are read in one pass
+    memory: SourceMemory
+    caches: list[State] | None  # one per block; None: all positions are read in one pass
     length: int = 0  # positions read
 
 
@@ -89,16 +85,8 @@ class Stack(TransformerStack):
 
     def embed(self, embedded_BTD: Tensor, before: int) -> Tensor:
         """Embeddings with the positions that follow the first `before` ones -> ND."""
-        self.check_length(before + embedded_BTD.shape[1])
+        check_length(before + embedded_BTD.shape[1], self.window)
         return drop(self.add_positions(embedded_BTD, before), self.dropout, training=self.training).flatten(0, 1)
-
-    def check_length(self, tokens: int) -> None:
-        """Refuse a text that is longer than the window."""
-        if tokens > self.window:
-            raise ConfigError(
-                f"got {tokens} tokens, but the model reads at most model.context = {self.window}; shorten the line or "
-                "train with a larger context"
-            )
 
     def distance_terms(self) -> Tensor | None:
         """What is added to the scores of self-attention by head and distance, HL; None: nothing."""
@@ -117,7 +105,7 @@ class Stack(TransformerStack):
         return features_ND
 
 
-class EncoderDecoder(Translator, TokenChooser):
+class EncoderDecoder(StackDecoder):
     """A stack that reads the source, and one that predicts the target and attends to it. Subclasses create both."""
 
     encoder: Stack
@@ -125,15 +113,6 @@ class EncoderDecoder(Translator, TokenChooser):
     # As a text encoder:
     first = None
     reads_eos = True
-
-    @cached_property
-    def _packed_encoder(self) -> PackedModel:
-        """The compiled form of the encoder."""
-        return PackedModel()
-
-    def train(self, mode: bool = True) -> Self:
-        self._packed_encoder.forget()
-        return super().train(mode)
 
     @property
     def max_tokens(self) -> int | None:
@@ -159,11 +138,11 @@ class EncoderDecoder(Translator, TokenChooser):
         """None: the layers of the encoder cannot be read separately."""
         return None
 
-    def begin(self, source: Source, *, stepping: bool) -> DecoderState:
-        stack = self._packed.engine(self, self.precision, self._compiled) if stepping else None
+    def begin(self, source: Source, *, stepping: bool) -> DecoderState | StackState:
+        stack = self.decoder_engine() if stepping else None
         if stack is not None:
-            sources = self._sources(stack, self._encode_real(source), source.mask_BS.sum(1).numpy())
-            return DecoderState(None, stack.start(len(source.mask_BS), sources))
+            sources = stack.sources(self._encode_real(source).numpy(), source.mask_BS.sum(1).numpy())
+            return stack.start(len(source.mask_BS), sources)
         encoded_BSD = self.encode(source)
         pairs = [block.make_memory(encoded_BSD) for block in self.decoder.block_list]
         memory = SourceMemory(pairs, source_mask(source.mask_BS))
@@ -171,13 +150,13 @@ class EncoderDecoder(Translator, TokenChooser):
             return DecoderState(memory, None)
         return DecoderState(memory, self.decoder.start_caches(len(encoded_BSD), self.decoder.window, encoded_BSD))
 
-    def _compiled(self) -> StackWeights | None:
+    def compiled_decoder(self) -> StackWeights | None:
         if self.bridge is not None:
             return None
         decoder = self.decoder
         return stack_weights(decoder, self.embedding, decoder.window, self.output.compiled, decoder.distance_terms())
 
-    def _compiled_encoder(self) -> StackWeights | None:
+    def compiled_encoder(self) -> StackWeights | None:
         """The encoder for the engine, which knows no relative positions in both directions."""
         encoder = self.encoder
         if self.pretrained is not None or encoder.distance_terms() is not None:
@@ -186,52 +165,14 @@ class EncoderDecoder(Translator, TokenChooser):
 
     def _encode_real(self, source: Source) -> Tensor:
         """The features of the source tokens that are not padding, row after row, ND; by the engine, where it can."""
-        stack = self._packed_encoder.engine(self, self.precision, self._compiled_encoder)
+        stack = self.encoder_engine()
         if stack is None:
             return self.encode(source)[source.mask_BS]
-        self.encoder.check_length(source.tokens_BS.shape[1])
+        check_length(source.tokens_BS.shape[1], self.encoder.window)
         token_N, count_B = source.tokens_BS[source.mask_BS], source.mask_BS.sum(1)
         return torch.from_numpy(stack.encode(token_N.numpy(), count_B.numpy()))
 
-    def _sources(self, stack: CompiledStack, encoded_ND: Tensor, count_B: Array) -> Sources:
-        """Keys and values of encoded sources for the engine."""
-        layers = [block.project_memory(encoded_ND) for block in self.decoder.block_list]
-        heads = self.decoder.block_list[0].heads
-        return stack.sources([pairs_NX.view(len(encoded_ND), 2, heads, -1).numpy() for pairs_NX in layers], count_B)
-
-    def prefill(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
-        if not (isinstance(state.caches, StackState) and state.caches.predicts):
-            return super().prefill(state, tokens_BT)
-        return self._predict(state.caches, state.length + tokens_BT.shape[1], tokens_BT, "last")
-
-    def extend(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
-        if not (isinstance(state.caches, StackState) and state.caches.predicts):
-            return super().extend(state, tokens_BT)
-        return self._predict(state.caches, state.length + tokens_BT.shape[1], tokens_BT, "all")
-
-    def _predict(
-        self, state: StackState, length: int, tokens_BT: Tensor, wanted: Wanted
-    ) -> tuple[Tensor, DecoderState]:
-        self.decoder.check_length(length)
-        log_probs, after = predict(state, tokens_BT, wanted)
-        return log_probs, DecoderState(None, after, length)
-
-    def best_continuations(
-        self, state: DecoderState, token_R: Tensor, log_prob_AW: Tensor, count: int
-    ) -> tuple[Tensor, Tensor, DecoderState] | None:
-        """The best continuations of a beam, where the engine computes them."""
-        if not (isinstance(state.caches, StackState) and state.caches.predicts):
-            return None
-        self.decoder.check_length(state.length + 1)
-        best_AM, cell_AM, after = choose_continuations(state.caches, token_R, log_prob_AW, count)
-        return best_AM, cell_AM, DecoderState(None, after, state.length + 1)
-
-    def read(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
-        if isinstance(state.caches, StackState):
-            length = state.length + tokens_BT.shape[1]
-            self.decoder.check_length(length)
-            hidden_BTD, after = read_features(state.caches, tokens_BT)
-            return hidden_BTD, DecoderState(None, after, length)
+    def read_layers(self, state: DecoderState, tokens_BT: Tensor) -> tuple[Tensor, DecoderState]:
         embedded_BTD = self.embedding(tokens_BT)
         (B, T), before = tokens_BT.shape, state.length
         stream_ND = self.decoder.embed(embedded_BTD, before)
@@ -240,23 +181,23 @@ class EncoderDecoder(Translator, TokenChooser):
         hidden_BTD = self.decoder.finish(stream_ND).view(embedded_BTD.shape)
         return hidden_BTD, DecoderState(state.memory, caches if state.caches else None, before + T)
 
-    def rewindable(self, state: DecoderState) -> int | None:
-        if isinstance(state.caches, StackState):
-            return self.decoder.window - state.length
+    def rewindable(self, state: DecoderState | StackState) -> int | None:
+        if isinstance(state, StackState):
+            return super().rewindable(state)
         if state.caches is None or not all(isinstance(cache, KeyValueCache) for cache in state.caches):
             return None
         return self.decoder.window - state.length
 
-    def rewind(self, state: DecoderState, count: int) -> DecoderState:
-        if isinstance(state.caches, StackState):
-            return DecoderState(None, state.caches.remove_last(count), state.length - count)
+    def rewind(self, state: DecoderState | StackState, count: int) -> DecoderState | StackState:
+        if isinstance(state, StackState):
+            return state.remove_last(count)
         assert state.caches is not None
         return DecoderState(state.memory, [cache.remove_last(count) for cache in state.caches], state.length - count)
 
     def attention(self, tokens_BT: Tensor, source: Source) -> Tensor:
         """The attention weights of the last layer, averaged over its heads, BTS."""
         state, (B, T) = self.begin(source, stepping=False), tokens_BT.shape
-        assert state.memory is not None
+        assert isinstance(state, DecoderState)
         stream_ND = self.decoder.embed(self.embedding(self.shift_right(tokens_BT)), 0)
         mask = self.decoder.attention_mask(T, 0)
         *before, last = self.decoder.block_list

@@ -9,6 +9,7 @@ the language models with one difference: it starts from a Source. `start(source)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -16,6 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
+from chainrule.base.choosing import TokenChooser
 from chainrule.errors import ConfigError
 from chainrule.layers.compiled import PackedModel
 from chainrule.layers.encoders.build import parse_shape
@@ -234,7 +236,7 @@ def _make_pretrained(config: TranslatorConfig, source_size: int) -> PretrainedFe
     )
 
 
-class ConditionedModel(nn.Module, SteppingModel):
+class ConditionedModel(nn.Module, SteppingModel, TokenChooser):
     """A translator with a fixed source, as a language model of the target.
 
     `start(batch)` uses the first `batch` rows of the source.
@@ -256,6 +258,18 @@ class ConditionedModel(nn.Module, SteppingModel):
 
     def extend(self, state: State, tokens_BT: Tensor) -> tuple[Tensor, State]:
         return self.model.extend(state, tokens_BT)
+
+    def continue_greedily(
+        self, state: State, token_1: Tensor, count: int, eos: int | None
+    ) -> tuple[Sequence[int], State] | None:
+        model = self.model if isinstance(self.model, TokenChooser) else TokenChooser()
+        return model.continue_greedily(state, token_1, count, eos)
+
+    def best_continuations(
+        self, state: State, token_R: Tensor, log_prob_AW: Tensor, count: int
+    ) -> tuple[Tensor, Tensor, State] | None:
+        model = self.model if isinstance(self.model, TokenChooser) else TokenChooser()
+        return model.best_continuations(state, token_R, log_prob_AW, count)
 
     def select(self, state: State, rows_K: Tensor) -> State:
         return self.model.select(state, rows_K)

@@ -103,7 +103,7 @@ def test_the_encoder_of_the_engine_is_that_of_torch(positions: str) -> None:
     mask_BS = torch.arange(7) < torch.tensor([[7], [4], [5], [1]])
     source = Source(tokens_BS, mask_BS)
     with torch.inference_mode():
-        stack = model._packed_encoder.engine(model, "float32", model._compiled_encoder)
+        stack = model.encoder_engine()
         assert stack is not None
         found_ND = model._encode_real(source)
         torch.testing.assert_close(found_ND, model.encode(source)[mask_BS], rtol=1e-4, atol=1e-4)

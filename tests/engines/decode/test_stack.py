@@ -164,7 +164,7 @@ def test_hypotheses_share_the_memory_of_their_source() -> None:
         first = model.start(Source(tokens_BS, mask_BS))
         rows_K = torch.tensor([0, 0, 2, 2, 2])
         widened = model.select(first, rows_K)
-        assert widened.caches.sources.numbers is first.caches.sources.numbers
+        assert widened.sources.numbers is first.sources.numbers
         expected_BV, _ = model.step(first, tokens_BS[:, 0])
         found_KV, _ = model.step(widened, tokens_BS[rows_K, 0])
         together_BV, _ = model.step(join_states([first, widened]), torch.cat([tokens_BS[:, 0], tokens_BS[rows_K, 0]]))

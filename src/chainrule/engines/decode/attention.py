@@ -12,6 +12,10 @@ from chainrule.engines.decode.vectors import (
     LANES,
     MIXED,
     dot_1,
+    energy_1,
+    energy_2,
+    energy_4,
+    energy_of_lanes,
     largest,
     mix_1,
     mix_2,
@@ -42,7 +46,7 @@ def attend(query, query_at, lines, sizes, terms, scores, mixed, mixed_at):  # ty
     heads, width, _ = sizes
     pool, _, values_at, step, places, places_at, count = lines
     room = -(-count // LANES) * LANES
-    _score(query, query_at, lines, sizes, scores, room)
+    score(query, query_at, lines, sizes, False, scores, room)
     numbers, first, window = terms
     for head in range(heads):
         if first >= 0:
@@ -50,34 +54,54 @@ def attend(query, query_at, lines, sizes, terms, scores, mixed, mixed_at):  # ty
             for k in range(count):
                 scores[head * room + k] += numbers[last - k]
         weigh(scores, head * room, count, room)
-    _mix(scores, room, places, places_at, count, pool, values_at, step, heads, width, mixed, mixed_at)
+    mix(scores, room, places, places_at, count, pool, values_at, step, heads, width, mixed, mixed_at)
 
 
 @compiled
-def _score(query, query_at, lines, sizes, scores, room):  # type: ignore[no-untyped-def]
+def score(query, query_at, lines, sizes, rectified, scores, room):  # type: ignore[no-untyped-def]
+    """scale · q·k of each head and position, or with `rectified` scale · ‖ReLU(q + k)‖²; heads are `room` apart."""
     pool, keys_at, _, step, places, places_at, count = lines
     heads, width, scale = sizes
     vectors, last = width // LANES, places_at + count - 1
     if vectors == 4:
         for k in range(0, count, LANES):
             at = places_at + k
-            score_4(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
+            if rectified:
+                energy_4(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
+            else:
+                score_4(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
     elif vectors == 2:
         for k in range(0, count, LANES):
             at = places_at + k
-            score_2(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
+            if rectified:
+                energy_2(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
+            else:
+                score_2(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
     elif vectors == 1:
         for k in range(0, count, LANES):
             at = places_at + k
-            score_1(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
+            if rectified:
+                energy_1(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
+            else:
+                score_1(query, query_at, pool, keys_at, step, places, at, last, heads, scale, scores, k, room)
     else:
-        for k in range(count):
-            key = keys_at + step * places[places_at + k]
-            for head in range(heads):
-                total = ZERO
-                for j in range(head * width, (head + 1) * width, LANES):
+        _score_wide_heads(query, query_at, lines, sizes, rectified, scores, room)
+
+
+@compiled
+def _score_wide_heads(query, query_at, lines, sizes, rectified, scores, room):  # type: ignore[no-untyped-def]
+    pool, keys_at, _, step, places, places_at, count = lines
+    heads, width, scale = sizes
+    for k in range(count):
+        key = keys_at + step * places[places_at + k]
+        for head in range(heads):
+            total = ZERO
+            for j in range(head * width, (head + 1) * width, LANES):
+                if rectified:
+                    total += energy_of_lanes(query, query_at + j, pool, key + j)
+                else:
                     total += dot_1(query, query_at + j, pool, key + j)
-                scores[head * room + k] = scale * total
+            scores[head * room + k] = scale * total
 
 
 @compiled
@@ -91,7 +115,7 @@ def weigh(scores, at, count, room):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _mix(weights, room, places, places_at, count, pool, values_at, step, heads, width, mixed, mixed_at):  # type: ignore[no-untyped-def]
+def mix(weights, room, places, places_at, count, pool, values_at, step, heads, width, mixed, mixed_at):  # type: ignore[no-untyped-def]
     j = 0
     while j < width:
         left = (width - j) // LANES

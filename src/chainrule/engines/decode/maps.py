@@ -22,6 +22,7 @@ from chainrule.engines.decode.vectors import (
     constant,
     load,
     loop,
+    multiply_add,
     pointer,
     spread,
     store,
@@ -69,6 +70,7 @@ def _rounded(builder: Any, x: Any, y: Any, factor: Any, half: Any) -> Any:
     return builder.trunc(shifted, ir.VectorType(BYTE, LANES))
 
 
+add_decayed_vectors = _make_map(lambda builder, x, y, a, b: multiply_add(builder, a, x, y))
 add_vectors = _make_map(lambda builder, x, y, a, b: builder.fadd(x, y))
 copy_vectors = _make_map(lambda builder, x, y, a, b: x)
 scale_vectors = _make_map(lambda builder, x, y, a, b: builder.fmul(x, a))

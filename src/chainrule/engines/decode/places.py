@@ -9,12 +9,13 @@ are copied into a new one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from chainrule.engines.decode.linear import aligned
+from chainrule.engines.decode.past import NO_SUMS, KernelPast, Past
 
 Array = np.ndarray[Any, Any]
 
@@ -70,18 +71,82 @@ class Rows:
         return Rows(places_RL.copy(), tokens_RL.copy(), length_R.copy())
 
 
+class Places(Past):
+    """The pool of a state, and its rows."""
+
+    __slots__ = ("pool", "rows")
+
+    rewinds = True
+
+    def __init__(self, pool: Pool, rows: Rows) -> None:
+        self.pool, self.rows = pool, rows
+
+    @classmethod
+    def empty(cls, rows: int, layers: int, width: int, window: int) -> Places:
+        """The places of empty texts, which grow to at most `window` positions."""
+        return cls(Pool(layers, width, rows * FIRST_PLACES), Rows.empty(rows, min(window, FIRST_PLACES)))
+
+    @property
+    def positions(self) -> int:
+        return int(self.rows.places_RL.shape[1])
+
+    @property
+    def kept_tokens(self) -> Array:
+        return self.rows.tokens_RL
+
+    def extend(
+        self, new: int, before_R: Array, after_R: Array, longest: int
+    ) -> tuple[Past, Callable[[int], KernelPast]]:
+        pool, rows = self._space(new, before_R, longest)
+        first = pool.used
+        pool.used += new
+        rows.filled_R = after_R
+        places, tokens, room = rows.places_RL.reshape(-1), rows.tokens_RL.reshape(-1), rows.places_RL.shape[1]
+        return Places(pool, rows), lambda begin: (
+            (pool.numbers, pool.capacity, first + begin, places, tokens, room),
+            NO_SUMS,
+        )
+
+    def withdraw(self, count: int, after_R: Array) -> None:
+        self.pool.used -= count
+        self.rows.filled_R = after_R
+
+    def _space(self, new: int, length_R: Array, longest: int) -> tuple[Pool, Rows]:
+        """The pool and the rows with room for `new` places, and for `longest` positions of each row."""
+        if self.pool.used + new > self.pool.capacity:
+            return self._new_pool(new, length_R, longest)
+        return self.pool, self.rows.with_room(length_R, longest)
+
+    def _new_pool(self, new: int, length_R: Array, longest: int) -> tuple[Pool, Rows]:
+        """The rows with a pool of their own, which has room for `new` more places."""
+        own = joined([(self.pool, self.rows, length_R)])
+        pool = own.pool
+        if pool.used + new > pool.capacity:
+            larger = Pool(pool.layers, pool.width, 2 * (pool.used + new))
+            larger.parts[:, :, : pool.used] = pool.parts[:, :, : pool.used]
+            larger.used, pool = pool.used, larger
+        return pool, own.rows.with_room(length_R, longest)
+
+    def select(self, rows_K: Array, length_K: Array) -> Places:
+        return Places(self.pool, self.rows.select(rows_K, length_K))
+
+    def join(self, others: Sequence[Places], lengths: Sequence[Array]) -> Places:
+        parts = (self, *others)
+        return appended([(one.pool, one.rows, length_R) for one, length_R in zip(parts, lengths, strict=True)])
+
+
 Part = tuple[Pool, Rows, Array]
 """The pool of a state, its rows, and their lengths."""
 
 
-def joined(parts: list[Part]) -> Part:
+def joined(parts: list[Part]) -> Places:
     """The rows of several states, with their places in a new pool, which has no others."""
     used = [used_places(one, length_R) for _, one, length_R in parts]
     first = parts[0][0]
     return _collect(parts, used, Pool(first.layers, first.width, 2 * sum(map(len, used)) + FIRST_PLACES))
 
 
-def appended(parts: list[Part]) -> Part:
+def appended(parts: list[Part]) -> Places:
     """The rows of several states, in the pool of the first if it has room, so that only the others are copied."""
     pool = parts[0][0]
     used = [None if one_pool is pool else used_places(one, length_R) for one_pool, one, length_R in parts]
@@ -90,7 +155,7 @@ def appended(parts: list[Part]) -> Part:
     return _collect(parts, used, pool)
 
 
-def _collect(parts: list[Part], used: Sequence[Array | None], pool: Pool) -> Part:
+def _collect(parts: list[Part], used: Sequence[Array | None], pool: Pool) -> Places:
     """The rows of all parts; `used` has the places to copy into the pool, None of a part that is in it."""
     lengths_R = np.concatenate([lengths for _, _, lengths in parts])
     room = max(FIRST_PLACES, int(lengths_R.max(initial=0)) + 1)
@@ -108,7 +173,7 @@ def _collect(parts: list[Part], used: Sequence[Array | None], pool: Pool) -> Par
         rows.places_RL[row : row + count, :columns] = places_RL
         rows.tokens_RL[row : row + count, :columns] = one.tokens_RL[:, :columns]
         row += count
-    return pool, rows, lengths_R
+    return Places(pool, rows)
 
 
 def used_places(rows: Rows, length_R: Array) -> Array:

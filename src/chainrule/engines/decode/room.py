@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from chainrule.engines.decode.linear import OUTPUTS, aligned, rounded_up
-from chainrule.engines.decode.stack_kernel import HEAD, HEADS, OUTPUT, WIDEN, WIDTH
+from chainrule.engines.decode.stack_layout import HEAD, HEADS, INTO, OUTPUT, WIDEN, WIDTH
 
 MOST = 4
 """Arrays for up to this many times as many tokens are used again: the rows of a beam become fewer step by step."""
@@ -35,10 +35,10 @@ def make_room(model: Any, items: int, results: int, positions: int) -> tuple[Any
     """The arrays that a call needs for `items` tokens, `results` of which are wanted, and rows of `positions`."""
     shape, _, blocks, (linears, *_) = model
     stride, X = rounded_up(int(shape[WIDTH])), int(shape[HEADS] * shape[HEAD])
-    inner = int(linears[blocks[0, WIDEN], OUTPUTS])
+    inner, into = (int(linears[blocks[0, part], OUTPUTS]) for part in (WIDEN, INTO))
     words = 0 if shape[OUTPUT] < 0 else int(linears[shape[OUTPUT], OUTPUTS])
     stream, inputs = aligned(items * stride), aligned(items * stride)
-    wide, mixed = aligned(items * max(inner, stride, 3 * X)), aligned(items * max(X, stride))
+    wide, mixed = aligned(items * max(inner, stride, into)), aligned(items * max(X, stride))
     scores = aligned(int(shape[HEADS]) * rounded_up(positions))
     bytes_ = aligned(items * (max(inner, stride, X) + 4), np.uint8), aligned(items)
     return stream, inputs, wide, mixed, scores, bytes_, stride, aligned(results * words), aligned(results)

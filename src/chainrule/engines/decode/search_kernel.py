@@ -8,21 +8,23 @@ from __future__ import annotations
 from chainrule.engines.decode.candidates import choose_continuations
 from chainrule.engines.decode.compiling import compiled
 from chainrule.engines.decode.linear import LINEARS, OUTPUTS
-from chainrule.engines.decode.stack_kernel import LOGITS, OUTPUT, SHIFTS, compute, log_total, read_tokens
+from chainrule.engines.decode.stack_kernel import compute, log_total, read_tokens
+from chainrule.engines.decode.stack_layout import LOGITS, OUTPUT, SHIFTS
 
 
 @compiled
-def continue_greedily(model, cache, memory, embedding, items, eos, chosen, results, room):  # type: ignore[no-untyped-def]
+def continue_greedily(model, past, memory, embedding, items, eos, chosen, results, room):  # type: ignore[no-untyped-def]
     """Read a token of one row, then each time the most probable next one -> how many were chosen.
 
     `items` is that of the first token, and changes; `chosen` receives the tokens. The last is not read. The text ends
     when `chosen` is full or after `eos`. The arguments are otherwise those of `read_tokens`, for one position.
     """
-    pool, capacity, first, places, tokens, positions = cache
+    (pool, capacity, first, places, tokens, positions), sums = past
     row_1, position_1, token_1 = items
     for count in range(len(chosen)):
-        place = pool, capacity, first + count, places, tokens, positions
-        read_tokens(model, place, memory, embedding, items, row_1, results, room)
+        cache = pool, capacity, first + count, places, tokens, positions
+        read_tokens(model, (cache, sums), memory, embedding, items, row_1, results, room)
+        sums = sums[2], row_1, sums[2], sums[3]
         best = 0
         for word in range(1, results.shape[1]):
             if results[0, word] > results[0, best]:
@@ -36,13 +38,13 @@ def continue_greedily(model, cache, memory, embedding, items, eos, chosen, resul
 
 
 @compiled
-def read_and_choose(model, cache, memory, embedding, items, words, beam, room):  # type: ignore[no-untyped-def]
+def read_and_choose(model, past, memory, embedding, items, words, beam, room):  # type: ignore[no-untyped-def]
     """Read one token of each of the R rows of a beam, and choose the best continuations; log p is not written out.
 
     beam      (number_R, log_prob_AW, best_AM, cell_AM): 0, 1, …, R - 1, and the others as in `choose_continuations`
     """
     number_R, log_prob_AW, best_AM, cell_AM = beam
-    compute(model, cache, memory, embedding, items, number_R, room)
+    compute(model, past, memory, embedding, items, number_R, room)
     logits, shift_M = room[LOGITS], room[SHIFTS]
     width = model[3][LINEARS][model[0][OUTPUT], OUTPUTS]
     for r in range(len(number_R)):

@@ -18,11 +18,15 @@ import numpy as np
 from chainrule.base.lazy import torch
 from chainrule.engines.decode import search_kernel
 from chainrule.engines.decode import stack_kernel as kernel
-from chainrule.engines.decode.linear import multiplications, rounded_up
-from chainrule.engines.decode.places import FIRST_PLACES, Pool, Rows, appended, joined
+from chainrule.engines.decode.linear import aligned, multiplications, rounded_up
+from chainrule.engines.decode.linear_attention import sums_of_layer
+from chainrule.engines.decode.past import NO_CACHE, NO_SUMS, Past, Sums
+from chainrule.engines.decode.places import Places
 from chainrule.engines.decode.room import Room
 from chainrule.engines.decode.shares import item_cuts, row_cuts, run_shares
 from chainrule.engines.decode.sources import NO_MEMORY, NO_SOURCES, NOTHING, Sources
+from chainrule.engines.decode.stack_attention import project_sources
+from chainrule.engines.decode.stack_layout import Shape
 from chainrule.engines.decode.stack_packing import pack_stack
 from chainrule.engines.decode.weights import StackWeights
 from chainrule.types import TensorHolder
@@ -30,6 +34,9 @@ from chainrule.types import TensorHolder
 Array = np.ndarray[Any, Any]
 Precision = Literal["float32", "int8"]
 Wanted = Literal["last", "all"]
+
+ITEMS_PER_CALL = 4096
+"""Tokens that one call of the kernel reads, which bounds its memory; dividing a text changes no number."""
 
 
 class CompiledStack:
@@ -40,11 +47,12 @@ class CompiledStack:
         shape, *rest = packed
         self.width, self.window = weights.embedding_VD.shape[1], weights.window
         self.layers, self.head = len(weights.blocks), rounded_up(weights.head_width)
-        self.attention_width = weights.heads * self.head
+        self.attention_width, self.keeps_sums = weights.heads * self.head, weights.attention == "linear"
+        self.slots = self.layers * sums_of_layer(weights.heads, weights.head_width, self.head)
         self.vocabulary = None if weights.output is None else len(weights.output.weight_XD)
         self.embedding = np.ascontiguousarray(weights.embedding_VD, np.float32).ravel()
         features = shape.copy()
-        features[kernel.Shape.OUTPUT] = -1
+        features[Shape.OUTPUT] = -1
         self.work = multiplications(packed[-1])
         self._numbers: Array | None = None
         self.room = Room()
@@ -59,45 +67,64 @@ class CompiledStack:
 
     def start(self, rows: int, sources: Sources | None = None) -> StackState:
         """The state of empty texts, one for each of the sources if there are some."""
-        room = min(self.window, FIRST_PLACES)
-        pool = Pool(self.layers, self.attention_width, rows * FIRST_PLACES)
-        return StackState(self, pool, Rows.empty(rows, room), np.zeros(rows, np.int64), sources or NO_SOURCES)
+        past: Past
+        if self.keeps_sums:
+            past = Sums.empty(rows, self.slots)
+        else:
+            past = Places.empty(rows, self.layers, self.attention_width, self.window)
+        return StackState(self, past, np.zeros(rows, np.int64), sources or NO_SOURCES)
 
-    def encode(self, token_N: Array, count_B: Array) -> Array:
-        """The features of the tokens of B texts, one after another, of which each is read as a whole, ND."""
-        B, N = len(count_B), len(token_N)
-        pool, rows = Pool(self.layers, self.attention_width, N), Rows.empty(B, int(count_B.max(initial=1)))
-        state = StackState(self, pool, rows, np.zeros(B, np.int64), NO_SOURCES)
+    def encode(self, token_N: Array, count_B: Array, position_N: Array | None = None) -> Array:
+        """The features of the tokens of B texts, one after another, of which each is read as a whole, ND.
+
+        Their positions are 0, 1, 2, … in each text, unless they are given.
+        """
+        N, starts_B = len(token_N), count_B.cumsum() - count_B
+        row_N, order_N = np.arange(len(count_B)).repeat(count_B), np.arange(N, dtype=np.int32)
+        if position_N is None:
+            position_N = np.arange(N) - starts_B.repeat(count_B)
         features_ND, every_N = np.empty((N, self.width), np.float32), np.arange(N)
-        state._append(np.arange(B), count_B, token_N, self.feature_model, every_N, features_ND)
+        past = (NO_CACHE[0], 0, 0, order_N, NO_CACHE[4], 0), NO_SUMS
+
+        def read(begin: int, end: int) -> None:
+            own, items = slice(begin, end), end - begin
+            space = self.room.arrays(self.feature_model, items, items, int(count_B.max(initial=1)))
+            tokens = row_N[own], position_N[own], token_N[own]
+            found = features_ND[own]
+            kernel.read_tokens(
+                self.feature_model, past, NO_MEMORY, self.embedding, tokens, every_N[:items], found, space
+            )
+
+        run_shares(read, item_cuts(row_N, self.work))
         return features_ND
 
-    def sources(self, pairs: Sequence[Array], count_A: Array) -> Sources:
-        """Encoded sources: for each layer their keys and values, N2HE, of all positions one after another."""
-        N, _, heads, width = pairs[0].shape
-        numbers = np.zeros((self.layers, 2, N, heads, self.head), np.float32)
-        for layer, pairs_N2HE in enumerate(pairs):
-            numbers[layer, ..., :width] = pairs_N2HE.swapaxes(0, 1)
-        longest = int(count_A.max(initial=0))
-        return Sources(numbers.reshape(self.layers, 2, N, -1), count_A.cumsum() - count_A, count_A, longest)
+    def sources(self, encoded_ND: Array, count_A: Array, place_N: Array = NOTHING) -> Sources:
+        """Encoded sources: the features of all positions, one source after another.
+
+        `place_N` says where in its source each of them is, for attention that depends on it.
+        """
+        (N, D), encoded = encoded_ND.shape, np.ascontiguousarray(encoded_ND).reshape(-1)
+        numbers = aligned(self.layers * N * 2 * self.attention_width)
+
+        def project(begin: int, end: int) -> None:
+            bytes_ = aligned((end - begin) * (D + 4), np.uint8), aligned(end - begin)
+            project_sources(self.model, encoded, D, begin, end, numbers, N, bytes_)
+
+        run_shares(project, row_cuts(N, self.layers * 2 * self.attention_width * D))
+        shaped, longest = numbers.reshape(self.layers, N, -1), int(count_A.max(initial=0))
+        return Sources(shaped, count_A.cumsum() - count_A, count_A, longest, place_N)
 
 
 class StackState(TensorHolder):
     """The texts that a stack has read: R rows, which may have different lengths."""
 
-    __slots__ = ("length_R", "longest", "pool", "rows", "sources", "stack")
+    __slots__ = ("length_R", "longest", "past", "sources", "stack")
 
     def __init__(
-        self,
-        stack: CompiledStack,
-        pool: Pool,
-        rows: Rows,
-        length_R: Array,
-        sources: Sources,
-        longest: int | None = None,
+        self, stack: CompiledStack, past: Past, length_R: Array, sources: Sources, longest: int | None = None
     ) -> None:
         """`longest` is the largest of the lengths."""
-        self.stack, self.pool, self.rows, self.length_R, self.sources = stack, pool, rows, length_R, sources
+        self.stack, self.past, self.length_R, self.sources = stack, past, length_R, sources
         self.longest = int(length_R.max(initial=0)) if longest is None else longest
 
     @property
@@ -131,6 +158,8 @@ class StackState(TensorHolder):
         longest = self.longest + T
         if longest > self.stack.window:
             return self._slide(tokens_RT, wanted, model, width)
+        if R * T > ITEMS_PER_CALL and T > 1:
+            return self._read_in_parts(tokens_RT, wanted, model, width)
         if T == 1:
             row_R = self.stack.numbers(R)
             results = np.empty((R, width), np.float32)
@@ -142,6 +171,14 @@ class StackState(TensorHolder):
         results = np.empty((len(wanted_M), width), np.float32)
         count_R = np.full(R, T)
         return results, self._append(self.stack.numbers(R), count_R, tokens_RT.ravel(), model, wanted_M, results)
+
+    def _read_in_parts(self, tokens_RT: Array, wanted: Wanted, model: Any, width: int) -> tuple[Array, StackState]:
+        R, T = tokens_RT.shape
+        state, parts, step = self, [], max(1, ITEMS_PER_CALL // R)
+        for at in range(0, T, step):
+            found, state = state._read(tokens_RT[:, at : at + step], wanted, model, width)
+            parts.append(found.reshape(R, -1, width))
+        return parts[-1][:, -1] if wanted == "last" else np.concatenate(parts, 1).reshape(R * T, width), state
 
     def _append(
         self, row_K: Array, count_K: Array, token_N: Array, model: Any, wanted_M: Array, results: Array
@@ -166,10 +203,7 @@ class StackState(TensorHolder):
         results: Array,
     ) -> StackState:
         """Read tokens at positions of rows, which then have the lengths `length_R`."""
-        pool, rows = self._space(len(row_N), longest)
-        first = pool.used
-        pool.used += len(row_N)
-        rows.filled_R = length_R
+        past, part = self.past.extend(len(row_N), self.length_R, length_R, longest)
 
         def read(begin: int, end: int) -> None:
             items, wanted, own = (row_N, position_N, token_N), wanted_M, results
@@ -177,26 +211,16 @@ class StackState(TensorHolder):
                 one, other = np.searchsorted(wanted_M, (begin, end))
                 items = row_N[begin:end], position_N[begin:end], token_N[begin:end]
                 wanted, own = wanted_M[one:other] - begin, results[one:other]
-            cache, memory, space = self._arguments(model, pool, first + begin, rows, end - begin, len(wanted))
-            kernel.read_tokens(model, cache, memory, self.stack.embedding, items, wanted, own, space)
+            memory, space = self._arguments(model, past, end - begin, len(wanted))
+            kernel.read_tokens(model, part(begin), memory, self.stack.embedding, items, wanted, own, space)
 
         run_shares(read, item_cuts(row_N, self.stack.work))
-        return StackState(self.stack, pool, rows, length_R, self.sources, longest)
+        return StackState(self.stack, past, length_R, self.sources, longest)
 
-    def _space(self, new: int, longest: int) -> tuple[Pool, Rows]:
-        """The pool and the rows with room for `new` places, and for `longest` positions of each row."""
-        if self.pool.used + new > self.pool.capacity:
-            return self._new_pool(new, longest)
-        return self.pool, self.rows.with_room(self.length_R, longest)
-
-    def _arguments(
-        self, model: Any, pool: Pool, first: int, rows: Rows, items: int, results: int
-    ) -> tuple[Any, Any, Any]:
-        """What the kernel takes: the pool from place `first` on and the rows, the sources, and room for its work."""
-        places, tokens, room = rows.places_RL.reshape(-1), rows.tokens_RL.reshape(-1), rows.places_RL.shape[1]
+    def _arguments(self, model: Any, past: Past, items: int, results: int) -> tuple[Any, Any]:
+        """What the kernel takes: the sources, and room for its work."""
         memory = NO_MEMORY if self.sources is NO_SOURCES else self.sources.arrays()
-        space = self.stack.room.arrays(model, items, results, room + self.sources.longest)
-        return (pool.numbers, pool.capacity, first, places, tokens, room), memory, space
+        return memory, self.stack.room.arrays(model, items, results, past.positions + self.sources.longest)
 
     def continue_greedily(self, token: int, count: int, eos: int) -> tuple[Array, StackState]:
         """Read a token of the one row, then choose the most probable next ones, at most `count` -> all but the first.
@@ -208,18 +232,18 @@ class StackState(TensorHolder):
         assert stack.vocabulary is not None
         assert self.longest < stack.window
         chosen = np.empty(min(count, stack.window - self.longest), np.int64)
-        longest = self.longest + len(chosen)
-        pool, rows = self._space(len(chosen), longest)
-        first, length_R, row_1 = pool.used, self.length_R.copy(), stack.numbers(1)
+        length_R, row_1 = self.length_R + len(chosen), stack.numbers(1)
+        past, part = self.past.extend(len(chosen), self.length_R, length_R, self.longest + len(chosen))
         results = np.empty((1, stack.vocabulary), np.float32)
-        cache, memory, space = self._arguments(stack.model, pool, first, rows, 1, 1)
-        items = row_1, length_R, np.array([token])
+        memory, space = self._arguments(stack.model, past, 1, 1)
+        items = row_1, self.length_R.copy(), np.array([token])
         read = search_kernel.continue_greedily(
-            stack.model, cache, memory, stack.embedding, items, eos, chosen, results, space
+            stack.model, part(0), memory, stack.embedding, items, eos, chosen, results, space
         )
-        pool.used = first + read
-        rows.filled_R = self.length_R + read
-        return chosen[:read], StackState(stack, pool, rows, rows.filled_R, self.sources)
+        if read < len(chosen):
+            length_R = self.length_R + read
+            past.withdraw(len(chosen) - read, length_R)
+        return chosen[:read], StackState(stack, past, length_R, self.sources)
 
     def best_continuations(self, token_R: Array, log_prob_AW: Array, count: int) -> tuple[Array, Array, StackState]:
         """Append a token to each row -> the best continuations of the rows of each prompt, W in succession.
@@ -230,34 +254,23 @@ class StackState(TensorHolder):
         assert stack.vocabulary is not None
         count = min(count, log_prob_AW.shape[1] * stack.vocabulary)
         best_AM, cell_AM = (np.empty((len(log_prob_AW), count), kind) for kind in (np.float32, np.int64))
-        pool, rows = self._space(R, self.longest + 1)
-        first, W, row_R = pool.used, log_prob_AW.shape[1], stack.numbers(R)
-        pool.used += R
-        rows.filled_R = self.length_R + 1
+        W, row_R, length_R = log_prob_AW.shape[1], stack.numbers(R), self.length_R + 1
+        past, place = self.past.extend(R, self.length_R, length_R, self.longest + 1)
         log_prob_AW = np.ascontiguousarray(log_prob_AW)
 
         def choose(begin: int, end: int) -> None:
             part, own = slice(begin, end), slice(begin * W, end * W)
             size = (end - begin) * W
-            cache, memory, space = self._arguments(stack.model, pool, first + own.start, rows, size, size)
+            memory, space = self._arguments(stack.model, past, size, size)
             items = row_R[own], self.length_R[own], token_R[own]
             beam = row_R[:size], log_prob_AW[part], best_AM[part], cell_AM[part]
             search_kernel.read_and_choose(
-                stack.model, cache, memory, stack.embedding, items, stack.vocabulary, beam, space
+                stack.model, place(own.start), memory, stack.embedding, items, stack.vocabulary, beam, space
             )
             cell_AM[part] += own.start * stack.vocabulary
 
         run_shares(choose, row_cuts(len(log_prob_AW), W * stack.work))
-        return best_AM, cell_AM, StackState(stack, pool, rows, rows.filled_R, self.sources, self.longest + 1)
-
-    def _new_pool(self, new: int, longest: int) -> tuple[Pool, Rows]:
-        """The rows with a pool of their own, which has room for `new` more places."""
-        pool, rows, _ = joined([(self.pool, self.rows, self.length_R)])
-        if pool.used + new > pool.capacity:
-            larger = Pool(pool.layers, pool.width, 2 * (pool.used + new))
-            larger.parts[:, :, : pool.used] = pool.parts[:, :, : pool.used]
-            larger.used, pool = pool.used, larger
-        return pool, rows.with_room(self.length_R, longest)
+        return best_AM, cell_AM, StackState(stack, past, length_R, self.sources, self.longest + 1)
 
     def _slide(self, tokens_RT: Array, wanted: Wanted, model: Any, width: int) -> tuple[Array, StackState]:
         """Read more tokens than fit: where a window is full, a new one starts with its newer half."""
@@ -283,10 +296,10 @@ class StackState(TensorHolder):
     def _restart(self, fresh_R: Array, kept: int) -> StackState:
         """The state in which some rows, whose windows are full, have read only the last `kept` of their tokens."""
         row_K = np.flatnonzero(fresh_R)
-        token_N = self.rows.tokens_RL[row_K, self.stack.window - kept : self.stack.window].ravel()
+        token_N = self.past.kept_tokens[row_K, self.stack.window - kept : self.stack.window].ravel()
         length_R = np.where(fresh_R, 0, self.length_R)
-        rows = self.rows.select(np.arange(len(length_R)), length_R)
-        state = StackState(self.stack, self.pool, rows, length_R, self.sources)
+        past = self.past.select(np.arange(len(length_R)), length_R)
+        state = StackState(self.stack, past, length_R, self.sources)
         if not kept:
             return state
         none = np.empty((0, self.stack.width), np.float32)
@@ -299,20 +312,28 @@ class StackState(TensorHolder):
         """Tokens that fit into the window of every row."""
         return self.stack.window - self.longest
 
-    def tokens(self) -> Array:
-        """The tokens in the window of each row, RL; the rows must have equal lengths."""
+    @property
+    def rewinds(self) -> bool:
+        """Whether the last tokens can be removed."""
+        return self.past.rewinds
+
+    def tokens(self) -> Array | None:
+        """The tokens in the window of each row, RL; None: it has no window. The rows must have equal lengths."""
+        if not self.rewinds:
+            return None
         assert (self.length_R == self.longest).all()
-        return self.rows.tokens_RL[:, : self.longest].copy()
+        return self.past.kept_tokens[:, : self.longest].copy()
 
     def remove_last(self, count: int) -> StackState:
         """The state without the last `count` tokens of each row."""
-        return StackState(self.stack, self.pool, self.rows, self.length_R - count, self.sources)
+        assert self.rewinds
+        return StackState(self.stack, self.past, self.length_R - count, self.sources)
 
     def select(self, rows_K: Array) -> StackState:
         """Row k of the result is row rows_K[k] of this state."""
         length_K = self.length_R[rows_K]
         sources = self.sources if self.sources is NO_SOURCES else self.sources.select(rows_K)
-        return StackState(self.stack, self.pool, self.rows.select(rows_K, length_K), length_K, sources)
+        return StackState(self.stack, self.past.select(rows_K, length_K), length_K, sources)
 
     def map_tensors(self, change: Callable[[Any], Any]) -> StackState:
         return self.select(change(torch.arange(len(self.length_R))).numpy())
@@ -322,8 +343,8 @@ class StackState(TensorHolder):
         return "stack", id(self.stack)
 
     def join(self, others: Sequence[StackState]) -> StackState:
-        joint = appended([(one.pool, one.rows, one.length_R) for one in (self, *others)])
-        sources = self.sources
+        lengths = [one.length_R for one in (self, *others)]
+        past, sources = self.past.join([one.past for one in others], lengths), self.sources
         if sources is not NO_SOURCES:
             sources = sources.join([one.sources for one in others])
-        return StackState(self.stack, *joint, sources)
+        return StackState(self.stack, past, np.concatenate(lengths), sources)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from chainrule.engines.decode import stack_kernel as kernel
+from chainrule.engines.decode import stack_layout as layout
 from chainrule.engines.decode.functions import ACTIVATIONS
 from chainrule.engines.decode.linear import Packer, rounded_up
 from chainrule.engines.decode.weights import BlockWeights, Linear, Norm, StackWeights, pad_heads
@@ -24,14 +24,17 @@ def pack_stack(weights: StackWeights, *, int8: bool) -> tuple[Any, ...]:
 
 
 def _pack_block(packer: Packer, block: BlockWeights, weights: StackWeights) -> list[int]:
-    attention = [*_pack(packer, block.norm), *_pack(packer, into_heads(block.into, 3, weights))]
+    parts = 4 if weights.attention == "slow" else 3
+    attention = [*_pack(packer, block.norm), *_pack(packer, into_heads(block.into, parts, weights))]
     attention += _pack(packer, _from_heads(block.out, weights))
-    source = [-1] * (kernel.FEED_NORM - kernel.SOURCE_NORM)
+    source, memory, fast = [-1] * (layout.FEED_NORM - layout.SOURCE_NORM), [-1], None
     if block.source is not None:
         query, out = into_heads(block.source.query, 1, weights), _from_heads(block.source.out, weights)
         source = [*_pack(packer, block.source.norm), *_pack(packer, query), *_pack(packer, out)]
+        memory, fast = _pack(packer, into_heads(block.source.memory, 2, weights)), block.source.fast
     feed = [*_pack(packer, block.feed_norm), *_pack(packer, block.widen), *_pack(packer, block.narrow)]
-    return [*attention, *source, *feed]
+    tables = [block.decay_H, *((None, None) if fast is None else (fast.terms_HO, fast.factor_H))]
+    return [*attention, *source, *feed, *map(packer.table, tables), *memory]
 
 
 def into_heads(layer: Linear, parts: int, weights: StackWeights) -> Linear:
@@ -47,16 +50,18 @@ def _from_heads(layer: Linear, weights: StackWeights) -> Linear:
 
 
 def _pack_shape(packer: Packer, weights: StackWeights) -> Array:
-    Shape = kernel.Shape
+    Shape = layout.Shape
     shape = np.full(len(Shape), -1, np.int64)
     shape[Shape.LAYERS], shape[Shape.WIDTH] = len(weights.blocks), weights.embedding_VD.shape[1]
     shape[Shape.HEADS], shape[Shape.HEAD] = weights.heads, rounded_up(weights.head_width)
-    shape[Shape.ROTATED] = weights.head_width
+    shape[Shape.REAL_HEAD] = weights.head_width
     shape[Shape.INNER] = weights.blocks[0].narrow.weight_XD.shape[1]
     shape[Shape.ACTIVATION] = ACTIVATIONS.index(weights.activation)
     shape[Shape.PRE], shape[Shape.RMS] = weights.pre, weights.rms
-    shape[Shape.GATED], shape[Shape.SOURCE] = weights.gated, weights.blocks[0].source is not None
-    shape[Shape.CAUSAL] = weights.causal
+    source = weights.blocks[0].source
+    shape[Shape.SOURCE] = 0 if source is None else layout.FAST_SOURCE if source.fast is not None else 1
+    shape[Shape.GATED], shape[Shape.ATTENTION] = weights.gated, layout.ATTENTIONS.index(weights.attention)
+    shape[Shape.DIRECTION] = layout.DIRECTIONS.index(weights.direction)
     shape[Shape.DISTANCES], shape[Shape.WINDOW] = packer.table(weights.distances_HL), weights.window
     shape[Shape.COSINES] = packer.table(weights.cosines_LE)
     shape[Shape.SINES] = packer.table(weights.sines_LE)

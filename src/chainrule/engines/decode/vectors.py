@@ -26,6 +26,10 @@ FLOAT, BYTE, INT, LONG = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 32, 
 FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT, LANES)
 
 
+Term = Callable[[Any, Any, Any, Any], Any]
+"""The builder, two vectors, and the total so far or None -> the total with their term."""
+
+
 def host_has(feature: str) -> bool:
     """Whether code may use a feature of the processor, such as "avx512vnni"."""
     chosen: str | None = vars(numba_config)["CPU_FEATURES"]  # set by the user
@@ -120,17 +124,28 @@ def fold_halves(builder: Any, total: Any, combine: Callable[[Any, Any], Any]) ->
 # Attention
 
 
-def _make_dot(vectors: int) -> Any:
-    """The dot product of two runs of 16·`vectors` numbers."""
+def _add_product(builder: Any, left: Any, right: Any, total: Any) -> Any:
+    """total + left · right; without a total yet, the product."""
+    return builder.fmul(left, right) if total is None else multiply_add(builder, left, right, total)
+
+
+def _add_energy(builder: Any, left: Any, right: Any, total: Any) -> Any:
+    """total + ReLU(left + right)²."""
+    positive = larger(builder, builder.fadd(left, right), ir.Constant(FLOATS, [0.0] * LANES))
+    return _add_product(builder, positive, positive, total)
+
+
+def _make_dot(vectors: int, add: Term = _add_product) -> Any:
+    """Σ of the terms of two runs of 16·`vectors` numbers, by default their products."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         left, left_at, right, right_at = arguments
         one = pointer(context, builder, signature.args[0], left, left_at)
         other = pointer(context, builder, signature.args[2], right, right_at)
-        total = builder.fmul(load(builder, one, FLOATS, 0), load(builder, other, FLOATS, 0))
-        for k in range(1, vectors):
+        total = None
+        for k in range(vectors):
             pair = load(builder, one, FLOATS, LANES * k), load(builder, other, FLOATS, LANES * k)
-            total = multiply_add(builder, *pair, total)
+            total = add(builder, *pair, total)
         return add_halves(builder, total)
 
     def dot(typing, left, left_at, right, right_at):  # type: ignore[no-untyped-def]
@@ -156,8 +171,8 @@ def _add_up(builder: Any, parts: list[Any]) -> Any:
     return parts[0]
 
 
-def _make_scores(vectors: int) -> Any:
-    """Dot products of each head of a query, 16·`vectors` wide, with 16 keys at places of a pool."""
+def _make_scores(vectors: int, add: Term = _add_product) -> Any:
+    """Sums of the terms of each head of a query, 16·`vectors` wide, with 16 keys at places of a pool."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         query, query_at, pool, keys_at, step, places, first, last, heads, scale, scores, scores_at, room = arguments
@@ -179,9 +194,9 @@ def _make_scores(vectors: int) -> Any:
             numbers, totals = [load(builder, part, FLOATS, LANES * k) for k in range(vectors)], []
             for line in lines:
                 key = builder.gep(line, [shift])
-                total = builder.fmul(numbers[0], load(builder, key, FLOATS, 0))
-                for k in range(1, vectors):
-                    total = multiply_add(builder, numbers[k], load(builder, key, FLOATS, LANES * k), total)
+                total = None
+                for k in range(vectors):
+                    total = add(builder, numbers[k], load(builder, key, FLOATS, LANES * k), total)
                 totals.append(total)
             store(
                 builder, builder.fmul(factor, _add_up(builder, totals)), builder.gep(out, [builder.mul(head, room)]), 0
@@ -270,7 +285,9 @@ def _make_largest(*, sizes: bool) -> Any:
 
 largest, largest_size = (_make_largest(sizes=sizes) for sizes in (False, True))
 score_4, score_2, score_1 = (_make_scores(vectors) for vectors in (4, 2, 1))
+energy_4, energy_2, energy_1 = (_make_scores(vectors, _add_energy) for vectors in (4, 2, 1))
 dot_4, dot_1 = (_make_dot(vectors) for vectors in (4, 1))
+energy_of_lanes = _make_dot(1, _add_energy)
 mix_4, mix_2, mix_1 = (_make_mix(1, vectors) for vectors in (4, 2, 1))
 mix_heads_4, mix_heads_2, mix_heads_1 = (_make_mix(MIXED // vectors, vectors) for vectors in (4, 2, 1))
 

@@ -10,6 +10,9 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
+UNBOUNDED = 2**62
+"""Window of a stack that reads texts of any length."""
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -28,12 +31,22 @@ class Norm:
 
 
 @dataclass(frozen=True)
+class FastWeights:
+    """What the fast fully connected softmax does to scores, see `fast_softmax.py`."""
+
+    terms_HO: Array  # U + b of each offset from 1 - window on
+    factor_H: Array  # c
+
+
+@dataclass(frozen=True)
 class SourceWeights:
-    """The parameters of the attention of a block to a source, except those that make its keys and values."""
+    """The parameters of the attention of a block to a source."""
 
     norm: Norm
     query: Linear
+    memory: Linear  # keys and values of an encoded source side by side
     out: Linear
+    fast: FastWeights | None = None  # None: an ordinary softmax
 
 
 @dataclass(frozen=True)
@@ -41,12 +54,13 @@ class BlockWeights:
     """The parameters of one block."""
 
     norm: Norm
-    into: Linear  # queries, keys and values side by side
+    into: Linear  # queries, keys and values side by side; slow attention: then gates
     out: Linear
     feed_norm: Norm
     widen: Linear  # gated: the projection that is activated, then the gate
     narrow: Linear
     source: SourceWeights | None = None
+    decay_H: Array | None = None  # of linear attention
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,8 @@ class StackWeights:
     sines_LE: Array | None = None
     distances_HL: Array | None = None  # relative positions: terms of the scores by head and distance
     gated: bool = False
-    causal: bool = True  # False: an encoder, whose positions attend to all of their text
+    attention: str = "causal"  # one of ATTENTIONS in `stack_layout.py`
+    direction: str = "both"  # of slow attention, one of DIRECTIONS
     output: Linear | None = None  # words as w·h + b; None: the engine gives features
 
 

@@ -96,13 +96,20 @@ class FastSoftmax(HasTables, nn.Module):
         """
         pairs_ASX = pad(F.linear(encoded_ND, self.project_memory.weight))
         key_AHSE, value_AHSE = pairs_ASX.unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        offsets_RH = F.embedding(self.bucket_O[: self.window - 1 + length], self.table_UH) + self.bias_H
         return LayerMemory(
             (key_AHSE * key_AHSE.shape[3] ** -0.5).transpose(2, 3),
             value_AHSE.contiguous(),
-            offsets_RH.T.contiguous(),
-            self.log_sharpness_H.exp()[:, None, None],
+            self.terms(self.window - 1 + length).contiguous(),
+            self.sharpness()[:, None, None],
         )
+
+    def terms(self, count: int | None = None) -> Tensor:
+        """U + b of `count` offsets from 1 - window on, all of them by default -> HR."""
+        return (F.embedding(self.bucket_O[:count], self.table_UH) + self.bias_H).T
+
+    def sharpness(self) -> Tensor:
+        """c of each head, H."""
+        return self.log_sharpness_H.exp()
 
     def offsets(self, memory: FastMemory, layer: int, new: int, before: int) -> Tensor:
         """U + b for T = `new` target positions after `before` others -> (A or 1, H, T, S)."""

@@ -172,6 +172,11 @@ class Decay(nn.Module):
         return self.logit_H.sigmoid()
 
 
+def head_decays(decay: Decay | None, heads: int) -> Tensor:
+    """γ of each head, H: 1 without a decay."""
+    return torch.ones(heads) if decay is None else decay.forward()
+
+
 class LinearSelfAttention(nn.Module):
     """Every position attends linearly to itself and to those before it."""
 
@@ -181,6 +186,10 @@ class LinearSelfAttention(nn.Module):
         self.project_in = nn.Linear(width, 3 * width, bias=bias)
         self.project_out = nn.Linear(width, width, bias=bias)
         self.decay = Decay(heads) if decay else None
+
+    def decays(self) -> Tensor:
+        """γ of each head, H."""
+        return head_decays(self.decay, self.heads)
 
     def start(self, batch: int) -> LinearState:
         """The state before the first position."""
