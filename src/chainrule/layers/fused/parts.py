@@ -78,8 +78,8 @@ def product(
 
 def _flat(matrix: Tensor) -> np.ndarray[Any, Any]:
     """The numbers of a matrix that is contiguous or transposed, in the order in which they lie."""
-    matrix = matrix.detach()
-    return (matrix if matrix.is_contiguous() else matrix.t()).view(-1).numpy()
+    flat: np.ndarray[Any, Any] = matrix.detach().numpy().ravel("K")
+    return flat
 
 
 def add_product(stream_ND: Tensor, values_NX: Tensor, weight_DX: Tensor, kept_ND: Tensor | None) -> Tensor:
