@@ -17,7 +17,16 @@ from chainrule.engines.fused import kernels
 from chainrule.engines.fused.products import PLAIN, multiply, workspace
 
 NOTHING = np.empty(0, np.float32)
-_room = threading.local()
+
+
+class Room(threading.local):
+    """Room for the products of one thread; each thread creates its own."""
+
+    def __init__(self) -> None:
+        self.arrays = workspace()
+
+
+_room = Room()
 
 
 def fused_kernels_support(stream_ND: Tensor) -> bool:
@@ -66,8 +75,6 @@ def product(
 
     The factors are contiguous or transposed.
     """
-    if not hasattr(_room, "arrays"):
-        _room.arrays = workspace()
     (N, K), X = left_NK.shape, right_KX.shape[1]
     out_NX = left_NK.new_empty(N, X)
     base, squares = (NOTHING if one is None else _flat(one) for one in (base_NX, squares_NX))
