@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.base.compile_time import measuring_compilation
+from chainrule.base.devices import keep_large_blocks, release_memory
 from chainrule.base.grammar import plural
 from chainrule.base.processes import Processes
 from chainrule.checkpoint.checkpoints import Checkpoint
@@ -101,6 +102,7 @@ class Trainer:
 
     def fit(self) -> bool:
         """Train until the budget is spent -> True, or until asked to stop -> False; the best weights are saved."""
+        keep_large_blocks()
         self._resume()
         self.placement.synchronise(self.model, self.processes)
         if self.objective.samples and not self.processes.is_main:  # samples of other rows must be others
@@ -274,6 +276,7 @@ class Trainer:
             self._save()
         if self.processes.is_main and self.placement.keeps_whole:
             self.placement.load(self.model, self.folder.read_weights())
+        release_memory()
 
     @contextlib.contextmanager
     def _averaged(self) -> Iterator[None]:

@@ -120,7 +120,7 @@ def _score(query, key, begin, width, places, scores):  # type: ignore[no-untyped
     """Products of a block of queries with the keys (transposed) up to each 8 queries' end."""
     for r in range(0, BLOCK, ROWS):
         for k in range(0, begin + r + ROWS, BLOCK):
-            tile_2(query, (begin + r) * width, width, 1, key, k, places, scores, r * places + k, places, width)
+            tile_2(query, (begin + r) * width, width, 1, key, k, places, scores, scores, r * places + k, places, width)
 
 
 @compiled
@@ -130,9 +130,22 @@ def _mix(weights, row_step, term_step, values, count, width, mixed, mixed_at, ro
         terms = count - rows + r + ROWS  # later weights are 0
         at, out = r * row_step, mixed_at + r * width
         for j in range(0, width - 16, 32):
-            tile_2(weights, at, row_step, term_step, values, j, width, mixed, out + j, width, terms)
+            tile_2(weights, at, row_step, term_step, values, j, width, mixed, mixed, out + j, width, terms)
         if width % 32:
-            tile_1(weights, at, row_step, term_step, values, width - 16, width, mixed, out + width - 16, width, terms)
+            tile_1(
+                weights,
+                at,
+                row_step,
+                term_step,
+                values,
+                width - 16,
+                width,
+                mixed,
+                mixed,
+                out + width - 16,
+                width,
+                terms,
+            )
 
 
 @compiled
@@ -142,10 +155,10 @@ def _add_mix(weights, places, values, begin, width, sums, seen):  # type: ignore
         skipped = max(k - begin, 0) // ROWS * ROWS  # queries before the keys
         at, lines, out, count = skipped * places + k, (begin + skipped) * width, k * width, BLOCK - skipped
         for j in range(0, width - 16, 32):
-            adding_tile_2(weights, at, 1, places, values, lines + j, width, sums, out + j, width, count)
+            adding_tile_2(weights, at, 1, places, values, lines + j, width, sums, sums, out + j, width, count)
         if width % 32:
             j = width - 16
-            adding_tile_1(weights, at, 1, places, values, lines + j, width, sums, out + j, width, count)
+            adding_tile_1(weights, at, 1, places, values, lines + j, width, sums, sums, out + j, width, count)
 
 
 @inlined

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from chainrule.base.kernels import FAST_MATH
-from chainrule.engines.decode.functions import ONE, TWO, ZERO
+from chainrule.engines.decode.functions import ONE, ZERO
 
 compiled: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST_MATH)
 """Decorator of a kernel; sums may use vector instructions."""
@@ -64,21 +64,3 @@ def normalise_backward(inputs_ND, weight_D, mean_N, factor_N, grad_ND, skip_ND, 
         for j in range(D):
             unit = (line[j] - mean) * factor
             out[j] = skip[j] + factor * (grad[j] * weight_D[j] - total - unit * along)
-
-
-# Squared ReLU
-
-
-@compiled
-def square_positive(values_N):  # type: ignore[no-untyped-def]
-    """max(x, 0)², in place."""
-    for n in range(len(values_N)):
-        positive = max(values_N[n], ZERO)
-        values_N[n] = positive * positive
-
-
-@compiled
-def square_positive_backward(squares_N, grad_N):  # type: ignore[no-untyped-def]
-    """The gradient of the inputs, in place of that of the squares; the derivative is 2·√square."""
-    for n in range(len(squares_N)):
-        grad_N[n] *= TWO * np.sqrt(squares_N[n])

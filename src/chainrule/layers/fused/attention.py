@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from chainrule.engines.fused.attention import attend, attend_backward, buffers
-from chainrule.layers.fused.parts import add_product, normalise, normalise_backward
+from chainrule.layers.fused.parts import add_product, normalise, normalise_backward, product
 
 NO_MASK = np.empty((0, 0, 0, 0), np.float32)
 
@@ -65,7 +65,7 @@ class FusedAttention(torch.autograd.Function):
         kept_ND: Tensor | None,
     ) -> Tensor:
         normed_ND, mean_N, factor_N = normalise(stream_ND, norm_D, eps)
-        projected_NX = torch.mm(normed_ND, into_XD.t())
+        projected_NX = product(normed_ND, into_XD.t())
         mixed_NX, log_sum_BHT = attend_fused(projected_NX, how, kept_BHTT)
         ctx.save_for_backward(
             stream_ND, norm_D, into_XD, out_DX, normed_ND, mean_N, factor_N, projected_NX, mixed_NX, log_sum_BHT,
@@ -81,13 +81,13 @@ class FusedAttention(torch.autograd.Function):
          kept_BHTT, kept_ND) = ctx.saved_tensors  # fmt: skip
         grad_ND, how = grad_ND.contiguous(), ctx.how
         added_ND = grad_ND if kept_ND is None else grad_ND * kept_ND
-        out_grad_DX = torch.mm(added_ND.t(), mixed_NX)
-        mixed_grad_NX = torch.mm(added_ND, out_DX)
+        out_grad_DX = product(added_ND.t(), mixed_NX)
+        mixed_grad_NX = product(added_ND, out_DX)
         projected_grad_NX = torch.empty_like(projected_NX)
         arrays = mixed_NX.numpy(), log_sum_BHT.numpy(), mixed_grad_NX.numpy()
         mask, room = NO_MASK if kept_BHTT is None else kept_BHTT.numpy(), how.buffers(projected_NX)
         attend_backward(projected_NX.numpy(), *how.arguments(), mask, *arrays, room, projected_grad_NX.numpy())
-        into_grad_XD = torch.mm(projected_grad_NX.t(), normed_ND)
-        stream_grad_ND = torch.mm(projected_grad_NX, into_XD)
+        into_grad_XD = product(projected_grad_NX.t(), normed_ND)
+        stream_grad_ND = product(projected_grad_NX, into_XD)
         norm_grad_D = normalise_backward(stream_ND, norm_D, mean_N, factor_N, stream_grad_ND, grad_ND)
         return stream_grad_ND, norm_grad_D, into_grad_XD, out_grad_DX, None, None, None, None

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from chainrule.engines.fused import kernels
-from chainrule.layers.fused.parts import add_product, normalise, normalise_backward
+from chainrule.engines.fused.products import SLOPE, SQUARE
+from chainrule.layers.fused.parts import add_product, normalise, normalise_backward, product
 
 
 class FusedFeedforward(torch.autograd.Function):
@@ -31,8 +31,7 @@ class FusedFeedforward(torch.autograd.Function):
         kept_ND: Tensor | None,
     ) -> Tensor:
         normed_ND, mean_N, factor_N = normalise(stream_ND, norm_D, eps)
-        inner_NF = torch.mm(normed_ND, widen_FD.t())
-        kernels.square_positive(inner_NF.view(-1).numpy())
+        inner_NF = product(normed_ND, widen_FD.t(), finish=SQUARE)
         ctx.save_for_backward(stream_ND, norm_D, widen_FD, narrow_DF, normed_ND, mean_N, factor_N, inner_NF, kept_ND)
         return add_product(stream_ND, inner_NF, narrow_DF, kept_ND)
 
@@ -42,10 +41,9 @@ class FusedFeedforward(torch.autograd.Function):
         stream_ND, norm_D, widen_FD, narrow_DF, normed_ND, mean_N, factor_N, inner_NF, kept_ND = ctx.saved_tensors
         grad_ND = grad_ND.contiguous()
         added_ND = grad_ND if kept_ND is None else grad_ND * kept_ND
-        narrow_grad_DF = torch.mm(added_ND.t(), inner_NF)
-        inner_grad_NF = torch.mm(added_ND, narrow_DF)
-        kernels.square_positive_backward(inner_NF.view(-1).numpy(), inner_grad_NF.view(-1).numpy())
-        widen_grad_FD = torch.mm(inner_grad_NF.t(), normed_ND)
-        stream_grad_ND = torch.mm(inner_grad_NF, widen_FD)
+        narrow_grad_DF = product(added_ND.t(), inner_NF)
+        inner_grad_NF = product(added_ND, narrow_DF, finish=SLOPE, squares_NX=inner_NF)
+        widen_grad_FD = product(inner_grad_NF.t(), normed_ND)
+        stream_grad_ND = product(inner_grad_NF, widen_FD)
         norm_grad_D = normalise_backward(stream_ND, norm_D, mean_N, factor_N, stream_grad_ND, grad_ND)
         return stream_grad_ND, norm_grad_D, widen_grad_FD, narrow_grad_DF, None, None

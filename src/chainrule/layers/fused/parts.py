@@ -1,16 +1,32 @@
 """When the fused parts of a block can be used, and what they share.
 
-They are for training on one core in float32, where torch's operations between the products take about half of the time
-of a step. The products are torch's; the rest is compiled (`engines/fused/kernels.py`) and runs on one core.
+They are for training on one core in float32. Products and what is between them are compiled (`engines/fused/`).
 """
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from chainrule.base.kernels import kernel_supports
 from chainrule.engines.fused import kernels
+from chainrule.engines.fused.products import PLAIN, multiply, workspace
+
+NOTHING = np.empty(0, np.float32)
+
+
+class Room(threading.local):
+    """Room for the products of one thread; each thread creates its own."""
+
+    def __init__(self) -> None:
+        self.arrays = workspace()
+
+
+_room = Room()
 
 
 def fused_kernels_support(stream_ND: Tensor) -> bool:
@@ -47,8 +63,34 @@ def normalise_backward(
     return norm_grad_D
 
 
+def product(
+    left_NK: Tensor,
+    right_KX: Tensor,
+    *,
+    base_NX: Tensor | None = None,
+    finish: int = PLAIN,
+    squares_NX: Tensor | None = None,
+) -> Tensor:
+    """finish(base + left·right), where `finish` is one of `engines/fused/products.py`.
+
+    The factors are contiguous or transposed.
+    """
+    (N, K), X = left_NK.shape, right_KX.shape[1]
+    out_NX = left_NK.new_empty(N, X)
+    base, squares = (NOTHING if one is None else _flat(one) for one in (base_NX, squares_NX))
+    factors = _flat(left_NK), *left_NK.stride(), _flat(right_KX), *right_KX.stride()
+    multiply(*factors, base, _flat(out_NX), (N, K, X), finish, squares, _room.arrays)
+    return out_NX
+
+
+def _flat(matrix: Tensor) -> np.ndarray[Any, Any]:
+    """The numbers of a matrix that is contiguous or transposed, in the order in which they lie."""
+    flat: np.ndarray[Any, Any] = matrix.detach().numpy().ravel("K")
+    return flat
+
+
 def add_product(stream_ND: Tensor, values_NX: Tensor, weight_DX: Tensor, kept_ND: Tensor | None) -> Tensor:
     """stream + values·weightᵀ, with dropout of what is added."""
     if kept_ND is None:
-        return torch.addmm(stream_ND, values_NX, weight_DX.t())
-    return torch.addcmul(stream_ND, torch.mm(values_NX, weight_DX.t()), kept_ND)
+        return product(values_NX, weight_DX.t(), base_NX=stream_ND)
+    return torch.addcmul(stream_ND, product(values_NX, weight_DX.t()), kept_ND)
