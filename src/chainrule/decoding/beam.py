@@ -217,10 +217,11 @@ class _Beam:
         self.links: list[Link] = []  # one per step
         self.finished: list[FinishedHypothesis] = []
         # Of the prompts that are still searched:
-        self.prompt_A, self.limit_A = np.arange(B), np.array(limits)
-        self.max_divisor_A = np.array([limit**self.penalty for limit in limits], self.dtype)
+        self.prompt_A: Array = np.arange(B)
+        self.limit_A: Array = np.array(limits)
+        self.max_divisor_A = self._rounded([limit**self.penalty for limit in limits])
         self.log_prob_AW = self._on_device(np.zeros((B, 1), self.dtype))
-        self.best_AK = np.full((B, beams), -math.inf, self.dtype)  # scores of the best finished hypotheses
+        self.best_AK: Array = np.full((B, beams), -math.inf, self.dtype)  # scores of the best finished hypotheses
 
     @property
     def count(self) -> int:
@@ -242,19 +243,25 @@ class _Beam:
             search,
             self.V,
             self.eos,
-            self.dtype(divisors),
+            self._rounded(divisors),
             self.returned,
             finished,
             link,
         )
         if ended:
             columns = (field_N[:ended].tolist() for field_N in finished)
-            self.finished += (FinishedHypothesis(*one, step=length - 1) for one in zip(*columns, strict=True))
+            for prompt, log_prob, cell, score in zip(*columns, strict=True):
+                self.finished.append(FinishedHypothesis(prompt, log_prob, cell, score, length - 1))
         after = self._continue(log_prob_AK, link, active, widest)
         if observer is not None:
             ended_AM = torch.from_numpy((cell_AM % self.V == self.eos) | last_A[:, None])
             observer(BeamStep(torch.from_numpy(prompt_A), candidates, ended_AM, after, self.V))
         return after
+
+    def _rounded(self, numbers: Sequence[float]) -> Array:
+        """Numbers in the type of the scores, infinite where they are too large for it."""
+        with np.errstate(over="ignore"):
+            return np.array(numbers, self.dtype)
 
     def _on_device(self, numbers: Array) -> Tensor:
         return torch.from_numpy(numbers).to(self.device)
