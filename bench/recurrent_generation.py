@@ -4,8 +4,8 @@ Language models write one text greedily: 2 × 200 units with 10,000 words, and 2
 gru. The peer is nn.Embedding, nn.LSTM or nn.GRU, nn.Linear, log_softmax and argmax, without gradients. The gru of
 torch applies the reset gate after the product, so the project's model is given that form here.
 
-`seq2seq-attention` translates with 5 beams. The peer is a batched beam over nn.LSTMCell and nn.Linear. All must write
-the same tokens. Weights of 8 bits are measured against the same peer.
+`seq2seq-attention` translates with 5 beams. The peer is a bidirectional nn.LSTM and a batched beam over nn.LSTMCell and
+nn.Linear. All must write the same tokens. Weights of 8 bits are measured against the same peer.
 """
 
 from __future__ import annotations
@@ -134,17 +134,24 @@ class PeerTranslator:
         self.cell.weight_hh.data.copy_(_blocks(layer.weight_hidden_GH, "lstm"))
         self.cell.bias_ih.data.copy_(_blocks(layer.bias_G, "lstm"))
         self.cell.bias_hh.data.zero_()
+        self.encoder = nn.LSTM(model.config.embedding, hidden // 2, bidirectional=True, batch_first=True)
+        for side, suffix in ((model.encoder.rightward, ""), (model.encoder.leftward, "_reverse")):
+            own, layer = dict(self.encoder.named_parameters()), side[0].layers[0]
+            own[f"weight_ih_l0{suffix}"].data.copy_(_blocks(layer.weight_input_GD, "lstm"))
+            own[f"weight_hh_l0{suffix}"].data.copy_(_blocks(layer.weight_hidden_GH, "lstm"))
+            own[f"bias_ih_l0{suffix}"].data.copy_(_blocks(layer.bias_G, "lstm"))
+            own[f"bias_hh_l0{suffix}"].data.zero_()
 
     @torch.no_grad()
     def write(self, source: Source, length: int) -> list[list[int]]:
         """The best of each beam; no sentence ends before `length` tokens, as in the project's search here."""
         model, A = self.model, len(source.tokens_BS)
-        state = model.begin(source, stepping=False)
-        keys_RSX, values_RSU = (
-            part.repeat_interleave(BEAMS, 0) for part in (state.memory.keys_ASX, state.memory.values_ASU)
-        )
-        (h, c), fed = (part.repeat_interleave(BEAMS, 0) for part in state.recurrent[0]), state.fed_BU
-        fed_RU, total_AK = fed.repeat_interleave(BEAMS, 0), torch.full((A, BEAMS), -torch.inf)
+        encoded_ASE, (last_2AE, _) = self.encoder(model.embedding(source.tokens_BS))
+        memory = model.attend.make_memory(encoded_ASE, None)
+        keys_RSX, values_RSU = (part.repeat_interleave(BEAMS, 0) for part in (memory.keys_ASX, memory.values_ASU))
+        first = model.first_state(torch.cat(last_2AE.unbind(0), 1)).tanh().chunk(2, 1)
+        h, c = (part.repeat_interleave(BEAMS, 0) for part in first)
+        fed_RU, total_AK = torch.zeros_like(h), torch.full((A, BEAMS), -torch.inf)
         total_AK[:, 0] = 0
         token_R, text_RT = torch.full((A * BEAMS,), BOS), torch.empty(A * BEAMS, 0, dtype=torch.int64)
         for _ in range(length):

@@ -389,3 +389,8 @@ def test_it_finds_the_same_hypotheses_as_transformers(width: int, returned: int,
         assert [h.score for h in flat] == pytest.approx(theirs.sequences_scores.tolist(), abs=1e-4)
         lengths |= {len(h.tokens) for h in flat}
     assert len(lengths) > 2  # the searches end at different lengths
+
+
+def test_a_power_that_is_no_float32_is_infinite() -> None:
+    search_ = beam._Beam(torch.zeros(1, 4), EOS, 2, [9_000], 10.0, 1)
+    assert search_.max_divisor_A.tolist() == [math.inf]

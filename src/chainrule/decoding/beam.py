@@ -19,10 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from chainrule.base.choosing import TokenChooser
-from chainrule.base.lazy import torch
+from chainrule.base.lazy import LazyModule, torch
 from chainrule.base.modes import without_gradients
 from chainrule.decoding.limits import check_limit
 from chainrule.errors import ConfigError
@@ -30,6 +32,10 @@ from chainrule.types import State, Stepper
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Array = np.ndarray[Any, Any]
+
+kernel: Any = LazyModule("chainrule.decoding.beam_kernel")
 
 LENGTH_PENALTY = 1.0
 """Default exponent of the length in the score: hypotheses are ranked by their mean log-probability per token."""
@@ -77,9 +83,9 @@ def beam_search(
         link = beam.advance(candidates, observer)
         if link is None:
             return beam.hypotheses()
-        if not (len(link.row_R) == rows and torch.equal(link.row_R, beam.identity(rows))):
-            state = stepper.select(state, link.row_R)
-        candidates, state = _step(stepper, state, link.token_R, beam)
+        if not (len(link.row_R) == rows and torch.equal(link.row_R, torch.arange(rows))):
+            state = stepper.select(state, link.row_R.to(beam.device))
+        candidates, state = _step(stepper, state, link.token_R.to(beam.device), beam)
         rows = len(link.row_R)
 
 
@@ -125,13 +131,14 @@ class Candidates(NamedTuple):
     cell_AM: Tensor  # row · V + token
 
 
-class FinishedCandidates(NamedTuple):
-    """The first K candidates of one step. Those that ended have a score; the others have -inf."""
+class FinishedHypothesis(NamedTuple):
+    """A hypothesis that ended."""
 
-    prompt_A: Tensor  # indices into the B prompts
-    log_prob_AK: Tensor
-    cell_AK: Tensor
-    score_AK: Tensor
+    prompt: int  # index into the B prompts
+    log_prob: float
+    cell: int
+    score: float
+    step: int
 
 
 class Link(NamedTuple):
@@ -201,24 +208,20 @@ class _Beam:
     def __init__(
         self, log_probs_BV: Tensor, eos: int | None, beams: int, limits: list[int], penalty: float, returned: int
     ) -> None:
-        B, device = len(limits), log_probs_BV.device
-        dtype = torch.promote_types(log_probs_BV.dtype, torch.float32)  # sums need more digits than a step may have
+        B = len(limits)
+        # Sums need more digits than a step may have.
+        self.dtype: type[Any] = np.float64 if log_probs_BV.dtype == torch.float64 else np.float32
         self.eos = -1 if eos is None else eos
         self.beams, self.penalty, self.returned = beams, float(penalty), returned
-        self.prompts, self.V, self.min_limit = B, log_probs_BV.shape[1], min(limits)
+        self.prompts, self.V, self.device = B, log_probs_BV.shape[1], log_probs_BV.device
         self.links: list[Link] = []  # one per step
-        self.finished: list[FinishedCandidates] = []  # one per step
+        self.finished: list[FinishedHypothesis] = []
         # Of the prompts that are still searched:
-        self.prompt_A = torch.arange(B, device=device)
-        self.limit_A = torch.tensor(limits, device=device)
-        self.max_divisor_A = torch.tensor([limit**self.penalty for limit in limits], dtype=dtype, device=device)
-        self.log_prob_AW = torch.zeros(B, 1, dtype=dtype, device=device)
-        self.best_AK = self.log_prob_AW.new_full((B, beams), -math.inf)  # scores of the best finished hypotheses
-        self._identity = torch.arange(B * beams, device=device)
-
-    def identity(self, rows: int) -> Tensor:
-        """0, 1, …, rows - 1."""
-        return self._identity[:rows]
+        self.prompt_A: Array = np.arange(B)
+        self.limit_A: Array = np.array(limits)
+        self.max_divisor_A = self._rounded([limit**self.penalty for limit in limits])
+        self.log_prob_AW = self._on_device(np.zeros((B, 1), self.dtype))
+        self.best_AK: Array = np.full((B, beams), -math.inf, self.dtype)  # scores of the best finished hypotheses
 
     @property
     def count(self) -> int:
@@ -227,70 +230,67 @@ class _Beam:
 
     def advance(self, candidates: Candidates, observer: Observer | None = None) -> Link | None:
         """Take one step given the candidates of each prompt -> the rows to continue, or None at the end."""
-        length, prompt_A = len(self.links) + 1, self.prompt_A
-        ended_AM = candidates.cell_AM % self.V == self.eos
-        if length >= self.min_limit:
-            ended_AM |= (self.limit_A == length)[:, None]
-        self._finish(candidates, ended_AM, length)
-        link = self._continue(candidates, ended_AM, length)
+        length, A, K = len(self.links) + 1, len(self.prompt_A), self.beams
+        log_prob_AM, cell_AM = (field_AM.cpu().numpy() for field_AM in candidates)  # the only wait for the device
+        prompt_A, last_A = self.prompt_A.copy(), self.limit_A == length
+        link = np.empty(A * K, np.int64), np.empty(A * K, np.int64)
+        log_prob_AK, finished = np.empty((A, K), self.dtype), self._room(A * K)
+        search = log_prob_AK, self.best_AK, self.prompt_A, self.limit_A, self.max_divisor_A
+        # The log-probability of a hypothesis only falls, so with a positive penalty its best score is at the limit.
+        divisors = length**self.penalty, -1.0 if self.penalty > 0 else (length + 1) ** self.penalty
+        ended, active, widest = kernel.advance(
+            (log_prob_AM, cell_AM, last_A),
+            search,
+            self.V,
+            self.eos,
+            self._rounded(divisors),
+            self.returned,
+            finished,
+            link,
+        )
+        if ended:
+            columns = (field_N[:ended].tolist() for field_N in finished)
+            for prompt, log_prob, cell, score in zip(*columns, strict=True):
+                self.finished.append(FinishedHypothesis(prompt, log_prob, cell, score, length - 1))
+        after = self._continue(log_prob_AK, link, active, widest)
         if observer is not None:
-            observer(BeamStep(prompt_A, candidates, ended_AM, link, self.V))
-        return link
+            ended_AM = torch.from_numpy((cell_AM % self.V == self.eos) | last_A[:, None])
+            observer(BeamStep(torch.from_numpy(prompt_A), candidates, ended_AM, after, self.V))
+        return after
 
-    def _finish(self, candidates: Candidates, ended_AM: Tensor, length: int) -> None:
-        """Record the hypotheses that ended among the first K candidates."""
-        log_prob_AK, cell_AK, ended_AK = (field_AM[:, : self.beams] for field_AM in (*candidates, ended_AM))
-        score_AK = (log_prob_AK / length**self.penalty).masked_fill(~ended_AK, -math.inf)
-        self.finished.append(FinishedCandidates(self.prompt_A, log_prob_AK, cell_AK, score_AK))
-        self.best_AK = torch.cat([self.best_AK, score_AK], 1).topk(self.beams, 1).values
+    def _rounded(self, numbers: Sequence[float]) -> Array:
+        """Numbers in the type of the scores, infinite where they are too large for it."""
+        with np.errstate(over="ignore"):
+            return np.array(numbers, self.dtype)
 
-    def _continue(self, candidates: Candidates, ended_AM: Tensor, length: int) -> Link | None:
-        """Keep the open hypotheses of the prompts whose search continues, in as few rows as possible."""
-        open_AM = candidates.log_prob_AM.masked_fill(ended_AM, -math.inf)
-        log_prob_AW, column_AW = open_AM.topk(min(self.beams, open_AM.shape[1]), 1)
-        # The log-probability of a hypothesis only falls, so this is the best score it can end with.
-        bound_A = log_prob_AW[:, 0] / (self.max_divisor_A if self.penalty > 0 else (length + 1) ** self.penalty)
-        # The worst of the best K is -inf while fewer than K have finished.
-        better_A = log_prob_AW[:, 0] / length**self.penalty > self.best_AK[:, -1]
-        unsettled_A = (bound_A > self.best_AK[:, self.returned - 1]) & better_A
-        possible_A = (log_prob_AW > -math.inf).sum(1)
-        open_A: list[int] = (possible_A * unsettled_A).tolist()  # the only wait for the device in a step
-        active = [index for index, count in enumerate(open_A) if count]
+    def _on_device(self, numbers: Array) -> Tensor:
+        return torch.from_numpy(numbers).to(self.device)
+
+    def _room(self, count: int) -> tuple[Array, Array, Array, Array]:
+        """Arrays for the hypotheses that end in a step."""
+        numbers = np.empty((2, count), self.dtype)
+        return np.empty(count, np.int64), numbers[0], np.empty(count, np.int64), numbers[1]
+
+    def _continue(self, log_prob_AK: Array, link: tuple[Array, Array], active: int, widest: int) -> Link | None:
+        """Go on with the prompts whose search continues, in as few rows as possible."""
         if not active:
             return None
-        W = max(open_A)
-        log_prob_AW, cell_AW = log_prob_AW[:, :W], candidates.cell_AM.gather(1, column_AW[:, :W])
-        if len(active) < len(open_A):
-            active_A = torch.tensor(active, device=log_prob_AW.device)
-            log_prob_AW, cell_AW = log_prob_AW[active_A], cell_AW[active_A]
-            self.prompt_A, self.limit_A, self.max_divisor_A, self.best_AK = (
-                field_A[active_A] for field_A in (self.prompt_A, self.limit_A, self.max_divisor_A, self.best_AK)
-            )
-        self.log_prob_AW = log_prob_AW
-        cell_R = cell_AW.flatten()
-        self.links.append(Link(cell_R // self.V, cell_R % self.V))
+        self.log_prob_AW = self._on_device(log_prob_AK.reshape(-1)[: active * widest].reshape(active, widest))
+        self.prompt_A, self.limit_A, self.max_divisor_A, self.best_AK = (
+            field_A[:active] for field_A in (self.prompt_A, self.limit_A, self.max_divisor_A, self.best_AK)
+        )
+        self.links.append(Link(*(torch.from_numpy(field_N[: active * widest]) for field_N in link)))
         return self.links[-1]
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """The best finished hypotheses of each prompt."""
         links = [(link.row_R.tolist(), link.token_R.tolist()) for link in self.links]
         found: list[list[Hypothesis]] = [[] for _ in range(self.prompts)]
-        for score, prompt, log_prob, cell, step in self._ranked():
-            if len(found[prompt]) < self.returned:
-                found[prompt].append(Hypothesis(_trace(links[:step], *divmod(cell, self.V)), log_prob, score))
+        for one in sorted(self.finished, key=lambda one: -one.score):
+            if len(found[one.prompt]) < self.returned:
+                tokens = _trace(links[: one.step], *divmod(one.cell, self.V))
+                found[one.prompt].append(Hypothesis(tokens, one.log_prob, one.score))
         return found
-
-    def _ranked(self) -> list[tuple[float, int, float, int, int]]:
-        """Score, prompt, log p, cell and step of all finished hypotheses, best first."""
-        score_N = torch.cat([part.score_AK.flatten() for part in self.finished])
-        prompt_N = torch.cat([part.prompt_A.repeat_interleave(part.score_AK.shape[1]) for part in self.finished])
-        log_prob_N = torch.cat([part.log_prob_AK.flatten() for part in self.finished])
-        cell_N = torch.cat([part.cell_AK.flatten() for part in self.finished])
-        sizes = torch.tensor([part.score_AK.numel() for part in self.finished], device=score_N.device)
-        step_N = torch.arange(len(sizes), device=score_N.device).repeat_interleave(sizes)
-        ended_N = score_N > -math.inf
-        columns = (column_N[ended_N].tolist() for column_N in (score_N, prompt_N, log_prob_N, cell_N, step_N))
-        return sorted(zip(*columns, strict=True), key=lambda entry: -entry[0])
 
 
 def _trace(links: list[tuple[list[int], list[int]]], row: int, token: int) -> list[int]:
