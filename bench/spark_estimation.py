@@ -88,6 +88,7 @@ def estimate(counts: list[Path], folder: Path, options: Any) -> tuple[float, flo
     """Make the model on Spark -> seconds of the clock and of the processor, the start of the session included."""
     from pyspark.sql import SparkSession
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the interpreter of the workers
     began, before, before_others = time.perf_counter(), own_seconds(), descendants_seconds()
     settings = {
         "spark.driver.memory": options.driver_memory,

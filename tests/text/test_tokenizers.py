@@ -19,6 +19,7 @@ from chainrule.errors import ConfigError, DataError, TokenizerError
 from chainrule.interop.huggingface.read_tokenizers import parse_tokenizer_json
 from chainrule.registry import TOKENIZERS
 from chainrule.text import Tokenizer, load_tokenizer, text_of, train_tokenizer
+from chainrule.text.tokenizers import saved_fingerprint
 from chainrule.text.tokenizers.huggingface import HuggingFaceTokenizer
 from chainrule.text.tokenizers.spans import spans_by_search
 from chainrule.text.tokenizers.subword import default_vocab_size
@@ -124,6 +125,21 @@ def test_training_twice_gives_the_same(kind: str) -> None:
 def test_one_word_corpus(kind: str, text: str) -> None:
     tokenizer = train_tokenizer(kind, text_of(text))
     assert tokenizer.decode(tokenizer.encode_block(text)) == (text.strip(" ") if kind == "word" else text)
+
+
+def test_a_file_is_read_by_its_own_name(tmp_path: Path) -> None:
+    for word in ("cat", "dog"):
+        train_tokenizer("word", text_of(f"{word}\n")).save(tmp_path)
+        (tmp_path / "tokenizer.json").rename(tmp_path / f"{word}.json")
+    train_tokenizer("word", text_of("bird\n")).save(tmp_path)
+    found = [train_tokenizer(tmp_path / f"{name}.json", text_of("\n")).piece(2) for name in ("cat", "dog", "tokenizer")]
+    assert found == ["cat", "dog", "bird"]
+
+
+def test_saving_gives_the_fingerprint(tmp_path: Path) -> None:
+    before = train_tokenizer("word", text_of("a cat\n"))
+    before.save(tmp_path)
+    assert before.fingerprint == load_tokenizer(tmp_path).fingerprint == saved_fingerprint(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

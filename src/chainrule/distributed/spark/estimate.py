@@ -107,22 +107,24 @@ class Estimation:
     def _adjusted(self) -> Any:
         """An n-gram without its first word gets one for each different first word."""
         sql, order = self.sql, self.plan.order
-        raw = self.read("raw")
-        own = raw.select("ngram", "raw", sql.lit(0).cast("bigint").alias("lefts"))
-        suffixes = raw.where(sql.length("ngram") > WORD).select(
+        raw = self.read("raw").withColumn("n", (sql.length("ngram") / WORD).cast("int"))
+        own = raw.where(sql.col("n") < order).select("ngram", "n", "raw", sql.lit(0).cast("bigint").alias("lefts"))
+        suffixes = raw.where(sql.col("n") > 1).select(
             sql.expr(f"substring(ngram, {WORD + 1})").alias("ngram"),
+            (sql.col("n") - 1).alias("n"),
             sql.lit(0).cast("bigint").alias("raw"),
             sql.lit(1).cast("bigint").alias("lefts"),
         )
-        both = own.unionAll(suffixes).groupBy("ngram").agg(sql.sum("raw").alias("raw"), sql.sum("lefts").alias("lefts"))
-        n = (sql.length("ngram") / WORD).cast("int")
-        count = sql.when(n == order, sql.col("raw")).otherwise(sql.col("lefts"))
+        sums = [sql.sum(name).alias(name) for name in ("raw", "lefts")]
+        both = own.unionAll(suffixes).groupBy("ngram", "n").agg(*sums)
+        count = sql.col("lefts")
         if not self.shape.across_lines:  # an n-gram that begins a line has no left neighbour and keeps its count
             begins_line = sql.expr(f"substring(ngram, 1, {WORD})") == sql.lit(self._key(self.shape.eos))
-            count = sql.when(begins_line & (n > 1), sql.col("raw")).otherwise(count)
+            count = sql.when(begins_line & (sql.col("n") > 1), sql.col("raw")).otherwise(count)
         else:
             count = count + sql.col("ngram").isin(self._beginnings()).cast("bigint")
-        return both.select("ngram", n.alias("n"), "raw", count.alias("count"))
+        highest = raw.where(sql.col("n") == order).select("ngram", "n", "raw", sql.col("raw").alias("count"))
+        return both.select("ngram", "n", "raw", count.alias("count")).unionAll(highest)
 
     def _beginnings(self) -> list[bytearray]:
         """Across lines, the n-grams that begin the text: its beginning is their left neighbour."""
@@ -213,7 +215,11 @@ class Estimation:
         count = sql.col("count")
         share = (count - self._discount(count, self.discounts[k - 1])) / sql.col("total")
         prob = share + sql.col("weight") * sql.col("lower").cast("double")
-        joined = ngrams.join(above, "context").join(lower, "suffix").join(own, "ngram", "left")
+        joined = ngrams.join(above, "context").join(lower, "suffix")
+        if k == self.plan.order:  # no n-gram continues these
+            joined = joined.withColumns({"backoff": sql.lit(1.0), "children": sql.lit(0)})
+        else:
+            joined = joined.join(own, "ngram", "left")
         chosen = joined.select(
             "ngram",
             "raw",
