@@ -32,6 +32,11 @@ def one_row(source: Source, number: int) -> Source:
     return Source(*(part[number : number + 1, :length] for part in source))
 
 
+def words(scores_BTV: Tensor) -> tuple[Tensor, Any]:
+    """The most probable tokens, and the scores at chosen positions."""
+    return scores_BTV.argmax(2), lambda row_M, place_M: scores_BTV[row_M, place_M]
+
+
 @torch.inference_mode()
 def greedy(model: Any, source: Source, limits: list[int]) -> list[list[int]]:
     first_B1 = torch.full((len(limits), 1), EOS)
@@ -69,7 +74,8 @@ def test_a_right_draft_takes_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         drafted_BT = torch.tensor([[*row, *[EOS] * (9 - len(row))] for row in right])
         scores_BTV = functional.one_hot(drafted_BT, model.output.size).double()
         lengths_B = torch.tensor([len(row) for row in right])
-        monkeypatch.setattr(model, "draft_scores", lambda *_, given=(scores_BTV, lengths_B): given)
+        drafted = *words(scores_BTV), lengths_B
+        monkeypatch.setattr(model, "draft_words", lambda *_, given=drafted: given)
         rows, passes = draft_in_parallel(model, source, eos=EOS, limits=[9] * 4)
         assert rows == right
         # Drafts have no adjacent repetitions, so only rows without them are drafted completely.
@@ -83,11 +89,13 @@ def test_a_draft_uses_the_scores_that_the_mixture_has_computed() -> None:
     model, source = small_translator("hybrid", gamma=0.5), some_source(LENGTHS)
     with torch.inference_mode():
         encoded = model.encode(source)
-        known_BTV, lengths_B = model.draft_scores(encoded, model.begin_decoding(encoded, stepping=True))
-        scores_BTV, same_B = model.draft_scores(encoded, model.begin_decoding(encoded, stepping=False))
-    assert lengths_B.tolist() == same_B.tolist()
-    for known_TV, scores_TV, length in zip(known_BTV, scores_BTV, lengths_B.tolist(), strict=True):
-        torch.testing.assert_close(known_TV[:length], scores_TV[:length].log_softmax(1))
+        known_BT, known, lengths_B = model.draft_words(encoded, model.begin_decoding(encoded, stepping=True))
+        words_BT, scores, same_B = model.draft_words(encoded, model.begin_decoding(encoded, stepping=False))
+        assert lengths_B.tolist() == same_B.tolist()
+        for number, length in enumerate(lengths_B.tolist()):
+            places_T, row_T = torch.arange(length), torch.full((length,), number)
+            assert known_BT[number, :length].tolist() == words_BT[number, :length].tolist()
+            torch.testing.assert_close(known(row_T, places_T), scores(row_T, places_T).log_softmax(1))
 
 
 def test_rows_of_a_batch_are_independent() -> None:
@@ -156,7 +164,8 @@ def test_a_repeated_token_is_replaced_by_a_second_choice_of_similar_probability(
 ) -> None:
     model, source = small_translator("hybrid"), some_source([6])
     scores_TV = torch.tensor([[0.0, 5, 1, 4.9], [0.0, 9, 1, 2], [0.0, 1, 7, 6], [0.0, 1, 7, 0], [0.0, 1, 2, 5]])
-    monkeypatch.setattr(model, "predict_parallel", lambda *_, given=scores_TV: given[None])
+    predicted = words(scores_TV[None])
+    monkeypatch.setattr(model, "predict_words", lambda *_, given=predicted: given)
     monkeypatch.setattr(model, "predict_lengths", lambda *_: torch.tensor([[5]]))
     # The first token is replaced by its second choice, the third is left out.
     assert translate_in_parallel(model, source, eos=EOS) == [[3, 1, 2, 3]]
@@ -164,7 +173,8 @@ def test_a_repeated_token_is_replaced_by_a_second_choice_of_similar_probability(
     for seed in range(300):
         torch.manual_seed(seed)
         scores_TV = 3 * torch.rand(9, 4)
-        monkeypatch.setattr(model, "predict_parallel", lambda *_, given=scores_TV: given[None])
+        predicted = words(scores_TV[None])
+        monkeypatch.setattr(model, "predict_words", lambda *_, given=predicted: given)
         monkeypatch.setattr(model, "predict_lengths", lambda *_: torch.tensor([[9]]))
         assert translate_in_parallel(model, source, eos=EOS) == [expected_tokens(scores_TV)]
 

@@ -77,7 +77,8 @@ def test_the_best_filling_is_the_most_probable_of_each_slot(layer: type) -> None
     output, head = layer(layer.Config(), 6, some_vocabulary(5)).eval(), CtcHead(5, 6, 2)  # type: ignore[attr-defined]
     features_BQD, slots_B = torch.randn(30, 8, 6), torch.arange(30) % 9
     expected = collapse(table(head, features_BQD, output).argmax(2), slots_B, 5)
-    assert head.best(features_BQD, slots_B, output) == expected
+    log_prob_N, word_N = output.log_probs(features_BQD.flatten(0, 1)).max(1)
+    assert head.best(features_BQD, slots_B, word_N, log_prob_N) == expected
     assert any(len(row) < count for row, count in zip(expected, slots_B.tolist(), strict=True))
 
 

@@ -17,7 +17,7 @@ that is nearly as probable as the first, and is left out otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby, pairwise
 from typing import Any, Protocol
 
@@ -33,6 +33,9 @@ FIRST_WINDOW = 8
 
 MAX_GAP = math.log(2)
 """How much less probable a second choice may be, in nats, to replace a repeated token."""
+
+Scores = Callable[[Tensor, Tensor], Tensor]
+"""Rows M and positions M -> the scores of all tokens there, MV: log p up to a constant."""
 
 
 class ParallelTranslator(Protocol):
@@ -61,8 +64,12 @@ class ParallelTranslator(Protocol):
         """The tokens of each target by CTC; None: the model predicts by length."""
         ...
 
-    def draft_scores(self, encoded: Any, state: State) -> tuple[Tensor, Tensor]:
-        """The scores of one parallel pass for each source BTV, and its length B; the state may hold them already."""
+    def predict_words(self, encoded: Any, lengths_R: Tensor) -> tuple[Tensor, Scores]:
+        """The most probable tokens at all positions of rows of given lengths, RT, and the scores at chosen ones."""
+        ...
+
+    def draft_words(self, encoded: Any, state: State) -> tuple[Tensor, Scores, Tensor]:
+        """`predict_words` at the best length of each source, and that length B; the state may hold them already."""
         ...
 
     def target_log_probs(self, state: State, inputs_RT: Tensor, targets_RT: Tensor) -> Tensor:
@@ -70,7 +77,7 @@ class ParallelTranslator(Protocol):
         ...
 
     def check(self, state: State, position: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Any]:
-        """Read T tokens from a position on -> log p(. | prefix) after each, RTV, and the path that `advance` needs."""
+        """Read T tokens from a position on -> the most probable token after each, RT, and the path for `advance`."""
         ...
 
     def advance(self, state: State, path: Any, last_R: list[int]) -> State:
@@ -102,11 +109,10 @@ def translate_in_parallel(
     length_BK = model.predict_lengths(encoded, lengths)
     B, K = length_BK.shape
     length_R = length_BK.flatten()
-    scores_RTV = model.predict_parallel(encoded, length_R)
     if refine:
-        rows = _refine(model, encoded, length_R, scores_RTV, refine, eos)
+        rows = _refine(model, encoded, length_R, refine, eos)
     else:
-        rows = _best_tokens(scores_RTV, length_R, eos)
+        rows = _best_tokens(*model.predict_words(encoded, length_R), length_R, eos)
     if K == 1:
         return rows
     best_B = _mean_log_probs(model, encoded, rows, K, eos, length_R.device).view(B, K).argmax(1)
@@ -128,14 +134,12 @@ def _check_ctc(lengths: int, refine: int) -> None:
         )
 
 
-def _refine(
-    model: ParallelTranslator, encoded: Any, length_R: Tensor, scores_RTV: Tensor, passes: int, eos: int
-) -> list[list[int]]:
+def _refine(model: ParallelTranslator, encoded: Any, length_R: Tensor, passes: int, eos: int) -> list[list[int]]:
     """Predict the least certain tokens of each row again given the others, fewer in each pass.
 
     Remaining repetitions were visible to the model, so they are merged without a second choice.
     """
-    tokens_RT, log_prob_RT = _most_probable(scores_RTV)
+    tokens_RT, log_prob_RT = _most_probable(model.predict_parallel(encoded, length_R))
     beyond_RT = torch.arange(tokens_RT.shape[1], device=length_R.device) >= length_R[:, None]
     for number in range(1, passes + 1):
         masked_R = (length_R * (1 - number / (passes + 1))).ceil()
@@ -158,15 +162,14 @@ def _cut_rows(tokens_RT: Tensor, length_R: Tensor, eos: int) -> list[list[int]]:
     return [_before_eos(row[:length], eos) for row, length in zip(tokens_RT.tolist(), length_R.tolist(), strict=True)]
 
 
-def _best_tokens(scores_RTV: Tensor, length_R: Tensor, eos: int) -> list[list[int]]:
+def _best_tokens(tokens_RT: Tensor, scores: Scores, length_R: Tensor, eos: int) -> list[list[int]]:
     """The most probable tokens of each row up to its length or its first `eos`, without adjacent repetitions."""
-    tokens_RT = scores_RTV.argmax(2)
     rows = _cut_rows(tokens_RT, length_R, eos)
     repeated = [(number, place) for number, row in enumerate(rows) for place in _repeated_places(row)]
     if not repeated:
         return rows
     number_M, place_M = torch.tensor(repeated, device=length_R.device).unbind(1)
-    best_M2, token_M2 = scores_RTV[number_M, place_M].topk(2)
+    best_M2, token_M2 = scores(number_M, place_M).topk(2)
     gap_M = best_M2[:, 0] - best_M2[:, 1]
     second = dict(zip(repeated, zip(token_M2[:, 1].tolist(), gap_M.tolist(), strict=True), strict=True))
     return [_before_eos(_replace_repeats(number, row, second), eos) for number, row in enumerate(rows)]
@@ -229,7 +232,7 @@ def draft_in_parallel(
     state = model.begin_decoding(encoded, stepping=True)
     device = source.tokens_BS.device
     if (drafts := model.decode_ctc(encoded)) is None:
-        drafts = _best_tokens(*model.draft_scores(encoded, state), eos)
+        drafts = _best_tokens(*model.draft_words(encoded, state), eos)
     rows = [_DraftedRow(_before_eos(draft, eos), limit, eos) for draft, limit in zip(drafts, limits, strict=True)]
     active = rows
     while active:
@@ -238,9 +241,8 @@ def draft_in_parallel(
         inputs_RT = torch.tensor([[*tokens, *[eos] * (T - len(tokens))] for tokens in inputs], device=device)
         places = [len(row.tokens) for row in active]
         place = places[0] if min(places) == max(places) else torch.tensor(places, device=device)
-        log_probs_RTV, path = model.check(state, place, inputs_RT)
-        greedy = log_probs_RTV.argmax(2).tolist()
-        last = [row.accept(tokens) - 1 for row, tokens in zip(active, greedy, strict=True)]
+        greedy_RT, path = model.check(state, place, inputs_RT)
+        last = [row.accept(tokens) - 1 for row, tokens in zip(active, greedy_RT.tolist(), strict=True)]
         state = model.advance(state, path, last)
         remaining = [number for number, row in enumerate(active) if not row.ended]
         if len(remaining) < len(active):

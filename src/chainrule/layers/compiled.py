@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from chainrule.base.kernels import inference_kernel_supports
 from chainrule.engines.decode.hybrid import CompiledHybrid, HybridWeights
+from chainrule.engines.decode.parallel_branch import CompiledParallel, ParallelWeights
 from chainrule.engines.decode.recurrent import CompiledRecurrence, RecurrentState
 from chainrule.engines.decode.recurrent_encoder import CompiledEncoder, EncoderWeights
 from chainrule.engines.decode.recurrent_weights import RecurrentWeights
@@ -20,8 +21,8 @@ from chainrule.layers.blocks import Block
 from chainrule.layers.transformer_stack import TransformerStack
 
 Array = np.ndarray[Any, Any]
-Weights = StackWeights | RecurrentWeights | HybridWeights | EncoderWeights
-Engine = CompiledStack | CompiledRecurrence | CompiledHybrid | CompiledEncoder
+Weights = StackWeights | RecurrentWeights | HybridWeights | EncoderWeights | ParallelWeights
+Engine = CompiledStack | CompiledRecurrence | CompiledHybrid | CompiledEncoder | CompiledParallel
 
 
 class PackedModel:
@@ -66,6 +67,11 @@ class PackedModel:
     ) -> CompiledEncoder | None: ...
 
     @overload
+    def engine(  # type: ignore[overload-overlap]
+        self, model: nn.Module, precision: Precision, weights: Callable[[], ParallelWeights | None]
+    ) -> CompiledParallel | None: ...
+
+    @overload
     def engine(
         self, model: nn.Module, precision: Precision, weights: Callable[[], StackWeights | RecurrentWeights | None]
     ) -> CompiledStack | CompiledRecurrence | None: ...
@@ -90,6 +96,8 @@ def _compile(weights: Weights, precision: Precision) -> Engine:
         return CompiledHybrid(weights, precision)
     if isinstance(weights, EncoderWeights):
         return CompiledEncoder(weights, precision)
+    if isinstance(weights, ParallelWeights):
+        return CompiledParallel(weights, precision)
     return CompiledStack(weights, precision)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from chainrule.engines.decode.recurrent import CompiledRecurrence, RecurrentState, SourceMemory
 from chainrule.engines.decode.recurrent_weights import AttentionWeights, CellWeights, RecurrentWeights
@@ -80,3 +82,20 @@ def source_memory(engine: CompiledRecurrence, states: SourceStates, mask_AS: Ten
     """Keys and values of sources for the engine, without those of padding."""
     keys_NX, values_NU = (as_array(part_ASX[mask_AS]) for part_ASX in (states.keys_ASX, states.values_ASU))
     return engine.memory(keys_NX, values_NU, np.asarray(as_array(mask_AS.sum(1)), np.int64))
+
+
+def source_lengths(states: SourceStates) -> np.ndarray[Any, Any]:
+    """The number of positions of each source that are no padding."""
+    if states.bias_A1S is None:
+        return np.full(len(states.keys_ASX), states.keys_ASX.shape[1])
+    lengths_A: np.ndarray[Any, Any] = np.count_nonzero(as_array(states.bias_A1S)[:, 0] == 0, axis=1)
+    return lengths_A
+
+
+def widen_states(states: SourceStates, more: int) -> SourceStates:
+    """Keys and values without gaps, with `more` zeros after each: as wide as the engine takes them."""
+    keys_ASX, values_ASX = (
+        functional.pad(part_ASX, (0, more)) if more else part_ASX.contiguous()
+        for part_ASX in (states.keys_ASX, states.values_ASU)
+    )
+    return SourceStates(keys_ASX, values_ASX, states.bias_A1S, states.rows)

@@ -19,21 +19,23 @@ returns and `predict_parallel` takes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from chainrule.engines.decode.hybrid import HybridWeights, Results
+from chainrule.engines.decode.hybrid import CompiledHybrid, HybridWeights, Results
 from chainrule.errors import ConfigError
+from chainrule.layers.compiled import as_array
 from chainrule.layers.dropout import drop
 from chainrule.layers.nonautoregressive.allocation import AllocationSource, LengthPredictor
 from chainrule.layers.nonautoregressive.ctc import CtcHead
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens
 from chainrule.layers.outputs.mixed import MixedOutput
-from chainrule.models.hybrid_compiled import predicts, read_compiled
-from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions, add_table
+from chainrule.models.hybrid_compiled import add_table, best_words, predicts, read_compiled
+from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions
 from chainrule.models.hybrid_state import (
     DecoderMemory,
     DecoderState,
@@ -44,6 +46,9 @@ from chainrule.models.hybrid_state import (
 from chainrule.models.translator import PretrainedConfig, Translator
 from chainrule.registry import MODELS
 from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary
+
+Scores = Callable[[Tensor, Tensor], Tensor]
+"""Rows M and positions M -> the scores of all tokens there, MV: log p up to a constant."""
 
 
 class HybridConfig(HybridOptions, PretrainedConfig):
@@ -111,13 +116,18 @@ class Hybrid(Translator):
         """
         allocation = self.core.read_allocation(encoded)
         parallel = self._predict_in_parallel(encoded, allocation) if mixed and self.mixes else None
+        engine = self._engine if stepping else None
         if parallel is not None and stepping:
-            parallel = add_table(parallel, self.output)
-        engine = self._packed.engine(self, self.precision, self._compiled) if stepping else None
+            parallel = add_table(parallel, self.output, engine)
         memory = self.core.make_memory(encoded, allocation, parallel, engine)
         if stepping:
             memory = self._prepare_positions(memory, encoded.states_BSE.shape[1] + 8)
         return DecoderState(memory, self.core.first_hidden(encoded), 0)
+
+    @property
+    def _engine(self) -> CompiledHybrid | None:
+        """The compiled form of the autoregressive branch and the output layer; None: torch computes them."""
+        return self._packed.engine(self, self.precision, self._compiled)
 
     def _compiled(self) -> HybridWeights:
         return self.core.compiled(self.embedding, self.output.base.compiled)
@@ -171,19 +181,22 @@ class Hybrid(Translator):
     def check(self, state: DecoderState, position: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
         """Read T tokens from a position on, which may differ by row.
 
-        Returns log p(. | prefix) after each, RTV, and the recurrent states after each, RTU.
+        Returns the most probable token after each, RT, and the recurrent states after each, RTU.
         """
         T, last = tokens_RT.shape[1], position if isinstance(position, int) else int(position.max())
         memory = self._prepare_positions(state.memory, last + T)
-        if predicts(memory):
-            return read_compiled(memory, state.hidden_RU, position, tokens_RT, "all")
+        if predicts(memory) and memory.parallel is not None:
+            log_probs_RTV, path_RTU = read_compiled(memory, state.hidden_RU, position, tokens_RT, "all")
+            return log_probs_RTV.argmax(2), path_RTU
         if memory.compiled is not None:
             features_RTD, path_RTU = read_compiled(memory, state.hidden_RU, position, tokens_RT, "features")
         else:
             joined_RTD = slice_positions(memory.joined_ALD, memory.rows, position, T)
             embedded_RTD = self.embedding(tokens_RT)
             features_RTD, _, path_RTU = self.core.decode(memory, state.hidden_RU, embedded_RTD, joined_RTD)
-        return self.core.log_probs(self.output, features_RTD, memory, position), path_RTU
+        if predicts(memory):
+            return best_words(features_RTD, self.output, self._engine), path_RTU
+        return self.core.log_probs(self.output, features_RTD, memory, position).argmax(2), path_RTU
 
     def advance(self, state: DecoderState, path_RTU: Tensor, last_R: list[int]) -> DecoderState:
         """The state after the first last_R[r] + 1 tokens that `check` read in row r."""
@@ -228,29 +241,49 @@ class Hybrid(Translator):
         The R = A·W rows belong to A sources. `known` are tokens RT and a mask of the revealed ones, bool RT, which is
         False beyond a row's length. The result is undefined there.
         """
+        features_RTD = self._position_features(encoded, lengths_R, known)
+        return self.output.scores(features_RTD.flatten(0, 1)).view(*features_RTD.shape[:2], self.output.size)
+
+    def predict_words(self, encoded: EncodedSource, lengths_R: Tensor) -> tuple[Tensor, Scores]:
+        """The most probable tokens at all positions of rows of given lengths, RT, and the scores at chosen ones."""
+        features_RTD, engine = self._position_features(encoded, lengths_R), self._engine
+
+        def scores(row_M: Tensor, place_M: Tensor) -> Tensor:
+            return self.output.scores(features_RTD[row_M, place_M])
+
+        return best_words(features_RTD, self.output, engine), scores
+
+    def _position_features(
+        self, encoded: EncodedSource, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        """The features of the parallel branch at all positions of rows of given lengths, without `eos` -> RTD."""
         shown = None
         if known is not None:
             tokens_RT, shown_RT = (nn.functional.pad(part, (0, 1)) for part in known)
             shown = KnownTokens(self.embedding(tokens_RT), shown_RT)
-        allocation = self.core.read_allocation(encoded)
-        features_RTD = self.core.parallel_features(
-            encoded, allocation, lengths_R + 1, self.config.allocation_threshold, shown
-        )[:, :-1]
-        return self.output.scores(features_RTD.flatten(0, 1)).view(*features_RTD.shape[:2], self.output.size)
+        allocation, threshold = self.core.read_allocation(encoded), self.config.allocation_threshold
+        return self.core.parallel_features(encoded, allocation, lengths_R + 1, threshold, shown)[:, :-1]
 
     def decode_ctc(self, encoded: EncodedSource) -> list[list[int]] | None:
         """The tokens of each target by CTC; None: the branch predicts by length."""
         if self.slots is None:
             return None
-        return self.slots.best(*self._slot_features(encoded), self.output.base)
+        (features_BQD, slots_B), engine = self._slot_features(encoded), self._engine
+        if engine is None or engine.output is None:
+            log_prob_N, word_N = self.output.base.log_probs(features_BQD.flatten(0, 1)).max(1)
+        else:
+            found = engine.output.best_with_log_probs(as_array(features_BQD.flatten(0, 1)))
+            word_N, log_prob_N = map(torch.from_numpy, found)
+        return self.slots.best(features_BQD, slots_B, word_N, log_prob_N)
 
-    def draft_scores(self, encoded: EncodedSource, state: DecoderState) -> tuple[Tensor, Tensor]:
-        """The scores of one parallel pass for each source BTV, and its length B; from the state if it has them."""
+    def draft_words(self, encoded: EncodedSource, state: DecoderState) -> tuple[Tensor, Scores, Tensor]:
+        """`predict_words` at the predicted length of each source, from the state if it has them, and the lengths B."""
         parallel = state.memory.parallel
         if parallel is not None and parallel.table_ALV is not None:
-            return parallel.table_ALV, parallel.lengths_A - 1
+            table_ALV = parallel.table_ALV
+            return table_ALV.argmax(2), lambda row_M, place_M: table_ALV[row_M, place_M], parallel.lengths_A - 1
         lengths_B = self.predict_lengths(encoded)[:, 0]
-        return self.predict_parallel(encoded, lengths_B), lengths_B
+        return *self.predict_words(encoded, lengths_B), lengths_B
 
     def _slot_features(self, encoded: EncodedSource) -> tuple[Tensor, Tensor]:
         """Features of all slots BQD, and the number of slots of each source B."""

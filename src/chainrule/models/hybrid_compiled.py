@@ -1,26 +1,18 @@
-"""The autoregressive branch of a hybrid, read by the decoding engine."""
+"""The decoding engine in a hybrid: reading tokens by the autoregressive branch, and the words of its output layer."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from chainrule.engines.decode.hybrid import CompiledHybrid, HybridSource, Prediction, Results
-from chainrule.layers.attention.source import SourceStates
 from chainrule.layers.compiled import as_array
-from chainrule.models.hybrid_state import DecoderMemory
+from chainrule.layers.outputs.mixed import MixedOutput
+from chainrule.models.hybrid_state import DecoderMemory, ParallelPrediction
 
-
-def pad_states(engine: CompiledHybrid, states: SourceStates) -> SourceStates:
-    """Keys and values as wide as the engine takes them, without gaps."""
-    more = engine.units - engine.real_units
-    keys_ASX, values_ASX = (
-        functional.pad(part_ASX, (0, more)) if more else part_ASX.contiguous()
-        for part_ASX in (states.keys_ASX, states.values_ASU)
-    )
-    return SourceStates(keys_ASX, values_ASX, states.bias_A1S, states.rows)
+TABLE_ENTRIES = 2**24
+"""Largest table of log p by the parallel branch, positions times tokens, that is computed before the first step."""
 
 
 def read_compiled(
@@ -57,3 +49,32 @@ def predicts(memory: DecoderMemory) -> bool:
     if memory.compiled is None or memory.compiled.engine.vocabulary is None:
         return False
     return memory.parallel is None or memory.parallel.table_ALV is not None
+
+
+def add_table(
+    parallel: ParallelPrediction, output: MixedOutput, engine: CompiledHybrid | None = None
+) -> ParallelPrediction:
+    """The prediction with log p of all tokens at all positions, unless that table is too large."""
+    if parallel.odds_AL.numel() * output.size > TABLE_ENTRIES:
+        return parallel
+    return parallel._replace(table_ALV=log_probs(parallel.features_ALD, output, engine))
+
+
+def log_probs(features_ALD: Tensor, output: MixedOutput, engine: CompiledHybrid | None) -> Tensor:
+    """log p of all tokens by one branch, by the engine if it has the output layer -> ALV."""
+    features_ND = features_ALD.flatten(0, 1)
+    if engine is None or engine.output is None:
+        table_NV: Tensor = output.base.log_probs(features_ND)
+    else:
+        table_NV = torch.from_numpy(engine.output.log_probs(as_array(features_ND.contiguous())))
+    return table_NV.view(*features_ALD.shape[:2], -1)
+
+
+def best_words(features_RTD: Tensor, output: MixedOutput, engine: CompiledHybrid | None) -> Tensor:
+    """The most probable token by one branch, by the engine if it has the output layer -> RT."""
+    features_ND = features_RTD.flatten(0, 1)
+    if engine is None or engine.output is None:
+        best_N = output.scores(features_ND).argmax(1)
+    else:
+        best_N = torch.from_numpy(engine.output.best(as_array(features_ND.contiguous())))
+    return best_N.view(features_RTD.shape[:2])

@@ -23,14 +23,13 @@ from chainrule.engines.decode.hybrid import CompiledHybrid, HybridWeights
 from chainrule.engines.decode.weights import Linear
 from chainrule.layers.attention.source import SourceAttention
 from chainrule.layers.compiled import as_array, linear_weights
-from chainrule.layers.compiled_recurrence import attention_weights, recurrence_weights
+from chainrule.layers.compiled_recurrence import attention_weights, recurrence_weights, widen_states
 from chainrule.layers.dropout import drop
 from chainrule.layers.nonautoregressive.allocation import Allocation, AllocationSource
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens, ParallelBranch, choose_revealed
 from chainrule.layers.outputs.mixed import NEVER, MixedOutput, log_odds, mix, pack
 from chainrule.layers.recurrent.bidirectional import Bidirectional
 from chainrule.layers.recurrent.stack import Recurrence
-from chainrule.models.hybrid_compiled import pad_states
 from chainrule.models.hybrid_state import (
     CompiledSources,
     DecoderMemory,
@@ -40,9 +39,6 @@ from chainrule.models.hybrid_state import (
     slice_positions,
 )
 from chainrule.models.options import live
-
-TABLE_ENTRIES = 2**24
-"""Largest table of log p by the parallel branch, positions times tokens, that is computed before the first step."""
 
 
 class HybridOptions(BaseModel):
@@ -154,7 +150,8 @@ class HybridCore(nn.Module):
         """The memory of the decoder, which the engine reads if there is one; no positions are prepared yet."""
         states, compiled = self.attend.make_memory(encoded.states_BSE, encoded.mask_BS), None
         if engine is not None:
-            states, compiled = pad_states(engine, states), CompiledSources(engine, encoded.tokens_B)
+            states = widen_states(states, engine.units - engine.real_units)
+            compiled = CompiledSources(engine, encoded.tokens_B)
         return DecoderMemory(states, allocation, allocation.values_BSD[:, :0], parallel, compiled=compiled)
 
     def first_hidden(self, encoded: EncodedSource) -> Tensor:
@@ -324,11 +321,3 @@ class HybridCore(nn.Module):
 
     def _drop(self, inputs: Tensor) -> Tensor:
         return drop(inputs, self.dropout, training=self.training)
-
-
-def add_table(parallel: ParallelPrediction, output: MixedOutput) -> ParallelPrediction:
-    """The prediction with log p of all tokens at all positions, unless that table is too large."""
-    if parallel.odds_AL.numel() * output.size > TABLE_ENTRIES:
-        return parallel
-    table_NV = output.base.log_probs(parallel.features_ALD.flatten(0, 1))
-    return parallel._replace(table_ALV=table_NV.unflatten(0, parallel.odds_AL.shape))

@@ -22,13 +22,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from chainrule.engines.decode.hybrid import HybridWeights, Results
+from chainrule.engines.decode.hybrid import CompiledHybrid, HybridWeights, Results
 from chainrule.layers.nonautoregressive.allocation import AllocationSource
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens
 from chainrule.layers.outputs.mixed import MixedOutput
 from chainrule.models.feature_layer import LanguageModelConfig
-from chainrule.models.hybrid_compiled import predicts, read_compiled
-from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions, add_table
+from chainrule.models.hybrid_compiled import add_table, log_probs, predicts, read_compiled
+from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions
 from chainrule.models.hybrid_state import (
     BlockState,
     DecoderMemory,
@@ -215,6 +215,11 @@ class HybridLanguageModel(LanguageModel):
         """The context of the next block, also if tokens of the current one are removed again."""
         return stream_BN[:, -(self.config.source_limit + self.config.block) :]
 
+    @property
+    def _engine(self) -> CompiledHybrid | None:
+        """The compiled form of the autoregressive branch and the output layer; None: torch computes them."""
+        return self._packed.engine(self, self.precision, self._compiled_branch)
+
     def _compiled_branch(self) -> HybridWeights:
         return self.features.compiled(self.embedding, self.output.base.compiled)
 
@@ -254,9 +259,9 @@ class HybridLanguageModel(LanguageModel):
         core, encoded = self.features, self._encode(source_BS)
         allocation = core.read_allocation(encoded)
         parallel = self._predict_in_parallel(encoded, allocation, source_BS)
-        engine = self._packed.engine(self, self.precision, self._compiled_branch)
+        engine = self._engine
         if engine is not None and parallel is not None:
-            parallel = add_table(parallel, self.output)
+            parallel = add_table(parallel, self.output, engine)
         memory = core.make_memory(encoded, allocation, parallel, engine)
         memory = core.prepare_positions(memory, self.config.block, self.config.allocation_threshold)
         return BlockState(memory, encoded, core.first_hidden(encoded).unsqueeze(1))
@@ -334,8 +339,7 @@ class HybridLanguageModel(LanguageModel):
 
     def _parallel_log_probs(self, features_BTD: Tensor) -> Tensor:
         """log p of all tokens by the parallel branch -> BTV."""
-        log_probs_NV: Tensor = self.output.base.log_probs(features_BTD.flatten(0, 1))
-        return log_probs_NV.view(*features_BTD.shape[:2], -1)
+        return log_probs(features_BTD, self.output, self._engine)
 
 
 class _BlockReading:

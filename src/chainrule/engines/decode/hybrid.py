@@ -17,6 +17,7 @@ import numpy as np
 
 from chainrule.engines.decode import hybrid_kernel as kernel
 from chainrule.engines.decode.linear import Packer, rounded_up
+from chainrule.engines.decode.output import CompiledOutput
 from chainrule.engines.decode.recurrent_weights import AttentionWeights, CellWeights
 from chainrule.engines.decode.weights import Linear, pad_heads
 
@@ -75,6 +76,9 @@ class CompiledHybrid:
         self.embedding = np.ascontiguousarray(weights.embedding_VD, np.float32).ravel()
         self.vocabulary = None if weights.output is None else len(weights.output.weight_XD)
         self.model = self._pack(packer, weights), packer.weights()
+        self.output = None
+        if self.vocabulary is not None:
+            self.output = CompiledOutput(self.model[1], int(self.model[0][kernel.OUTPUT]), self.vocabulary)
         self._last = _Room()
 
     def _pack(self, packer: Packer, weights: HybridWeights) -> Array:

@@ -81,7 +81,7 @@ def read_tokens(model, embedding, token_N, sizes, hidden_RU, memory, places, pre
     _recur(model, embedding, token_N, R, T, hidden_RU, room)
     for n in range(R * T):
         copy(states, n * shape[UNITS], path_NU[n], 0, path_NU.shape[1])
-    _attend(model, R, T, W, memory, room)
+    attend_to_sources(model, R, T, W, memory, room)
     _join(model, T, W, M, R, places, room)
     D = -(-shape[WIDTH] // LANES) * LANES
     if not predicts:
@@ -130,8 +130,8 @@ def _recur(model, embedding, token_N, R, T, hidden_RU, room):  # type: ignore[no
 
 
 @compiled
-def _attend(model, R, T, W, memory, room):  # type: ignore[no-untyped-def]
-    """The attentional vectors of all items."""
+def attend_to_sources(model, R, T, W, memory, room):  # type: ignore[no-untyped-def]
+    """The attentional vectors of all items, from their states."""
     shape, weights = model
     _, (_, states), _, (vectors, queries, scores, mixture), _, spare = room
     keys, values, S, count_A, order_S = memory

@@ -100,13 +100,44 @@ def find_word(weights, output, screen, features, at, logits, spare, room):  # ty
 
 
 @compiled
+def find_words(weights, output, screen, features, logits, spare, room, chosen):  # type: ignore[no-untyped-def]
+    """The most probable word of each of len(chosen) rows of features, which lie without gaps.
+
+    `logits` has room for the scores of all rows. A product of several rows reads the weights once.
+    """
+    rows, count, width = len(chosen), weights[LINEARS][output, INPUTS], weights[LINEARS][output, OUTPUTS]
+    if not len(screen[1]):
+        apply_linear(weights, output, features, 0, count, logits, 0, width, rows, spare)
+        for row in range(rows):
+            chosen[row] = _first_of_largest(logits[row * width : (row + 1) * width], room[0])
+        return
+    apply_linear(screen[0], 0, features, 0, count, logits, 0, width, rows, spare)
+    quantised, scales = spare
+    bytes_of_row = -(-count // 4) * 4
+    for row in range(rows):
+        own = quantised[row * bytes_of_row :], scales[row:]
+        scores = logits[row * width : (row + 1) * width]
+        chosen[row] = _certain_word(weights, output, screen, features, row * count, scores, own, room)
+    for row in range(rows):
+        if chosen[row] < 0:
+            apply_linear(weights, output, features, row * count, 0, logits, 0, 0, 1, spare)
+            chosen[row] = _first_of_largest(logits[:width], room[0])
+
+
+@compiled
 def _screened_word(weights, output, screen, features, at, scores, spare, room):  # type: ignore[no-untyped-def]
     """The word with the largest score, if it is certain to have the largest log p; -1: it is not."""
+    apply_linear(screen[0], 0, features, at, 0, scores, 0, 0, 1, spare)
+    return _certain_word(weights, output, screen, features, at, scores, spare, room)
+
+
+@compiled
+def _certain_word(weights, output, screen, features, at, scores, spare, room):  # type: ignore[no-untyped-def]
+    """The same from the scores by 8-bit weights, and the rounded inputs of that product."""
     log_probs, _, bounds, exact = room
-    packed, words = screen[0], len(log_probs)
+    words = len(log_probs)
     linears, floats = weights[LINEARS], weights[FLOATS]
     count, width = linears[output, INPUTS], linears[output, OUTPUTS]
-    apply_linear(packed, 0, features, at, 0, scores, 0, 0, 1, spare)
     scores[words:width] = LOWEST
     floor = _upper_bounds(screen, features[at : at + count], scores[:width], spare, room) - GAP
     best, top, second, computed = -1, LOWEST, LOWEST, 0

@@ -24,6 +24,9 @@ from chainrule.layers.outputs.base import OutputLayer
 IMPOSSIBLE = -1e30
 """log p of an impossible event: finite, since the gradient of an infinity is undefined."""
 
+BLANK = -1
+"""A blank among the words of slots."""
+
 
 class CtcHead(nn.Module):
     """The slots of a source: their inputs, the probability of a blank, the CTC loss and the best filling."""
@@ -52,13 +55,14 @@ class CtcHead(nn.Module):
         log_prob_B = ctc_log_prob(words_BQT, functional.logsigmoid(blank_BQ1), targets_BT, slots_B, lengths_B)
         return -torch.where(log_prob_B > IMPOSSIBLE / 2, log_prob_B, 0.0).sum()
 
-    def best(self, features_BQD: Tensor, slots_B: Tensor, output: OutputLayer) -> list[list[int]]:
-        """The most probable filling of the slots, collapsed: a list of tokens per row."""
-        features_ND = features_BQD.flatten(0, 1)
-        log_prob_N, word_N = output.log_probs(features_ND).max(1)
-        blank_N = self.blank(features_ND).squeeze(1)  # the log-odds b: σ(b) > (1 - σ(b))·p where b > log p
-        filled_N = word_N.masked_fill(blank_N > log_prob_N, output.size)
-        return collapse(filled_N.view(features_BQD.shape[:2]), slots_B, output.size)
+    def best(self, features_BQD: Tensor, slots_B: Tensor, word_N: Tensor, log_prob_N: Tensor) -> list[list[int]]:
+        """The most probable filling of the slots, collapsed: a list of tokens per row.
+
+        `word_N` is the most probable word of each slot by the output layer, `log_prob_N` its log p.
+        """
+        blank_N = self.blank(features_BQD.flatten(0, 1)).squeeze(1)  # log-odds b: σ(b) > (1 - σ(b))·p where b > log p
+        filled_N = word_N.masked_fill(blank_N > log_prob_N, BLANK)
+        return collapse(filled_N.view(features_BQD.shape[:2]), slots_B, BLANK)
 
 
 def ctc_log_prob(

@@ -11,13 +11,17 @@ Masked Language Models", 2019).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from chainrule.base.shares import draw_rows
+from chainrule.engines.decode.parallel_branch import CompiledParallel, ParallelWeights
 from chainrule.layers.attention.source import SourceAttention, SourceStates
+from chainrule.layers.compiled import PackedModel, as_array, linear_weights
+from chainrule.layers.compiled_recurrence import attention_weights, source_lengths, widen_states
 from chainrule.layers.dropout import drop
 from chainrule.layers.nonautoregressive.allocation import Sinusoids
 from chainrule.layers.recurrent.bidirectional import Bidirectional
@@ -41,6 +45,16 @@ class ParallelBranch(nn.Module):
         self.join = nn.Linear(hidden, width)
         self.join_inputs = nn.Linear(width, width, bias=False)
         self.unknown_D = nn.Parameter(torch.empty(width).uniform_(-1, 1))
+        self._packed = PackedModel()
+
+    def _compiled(self) -> ParallelWeights:
+        join, inputs = linear_weights(self.join), linear_weights(self.join_inputs)
+        return ParallelWeights(self.recurrence.compiled(), attention_weights(self.attend), join, inputs)
+
+    def train(self, mode: bool = True) -> Self:
+        """What is packed is forgotten: see `PackedModel`."""
+        self._packed.forget()
+        return super().train(mode)
 
     def inputs(self, aligned_BTD: Tensor, lengths_B: Tensor, sinusoids: Sinusoids) -> Tensor:
         """The inputs without tokens, in rows of `lengths_B` positions -> BTD."""
@@ -58,6 +72,9 @@ class ParallelBranch(nn.Module):
         else:
             seen_BTD = known.embedded_BTD * inputs_BTD.shape[2] ** 0.5  # the same scale as the inputs
             read_BTD = inputs_BTD + torch.where(known.shown_BT.unsqueeze(2), seen_BTD, self.unknown_D)
+        engine = self._packed.engine(self, "float32", self._compiled)
+        if engine is not None:
+            return _predict(engine, read_BTD, inputs_BTD, memory, lengths_B)
         hidden_BTU, _ = self.recurrence(self._drop(read_BTD), lengths_B)
         vector_BTU, _ = self.attend(hidden_BTU, memory)
         features_BTD: Tensor = self.join(self._drop(vector_BTU)) + self.join_inputs(inputs_BTD)
@@ -65,6 +82,24 @@ class ParallelBranch(nn.Module):
 
     def _drop(self, inputs: Tensor) -> Tensor:
         return drop(inputs, self.dropout, training=self.training)
+
+
+def _predict(
+    engine: CompiledParallel, read_BTD: Tensor, inputs_BTD: Tensor, memory: SourceStates, lengths_B: Tensor | None
+) -> Tensor:
+    """The features of the branch by the engine; beyond the end of a row they are undefined."""
+    R, T, _ = inputs_BTD.shape
+    memory = widen_states(memory, engine.units - engine.real_units)
+    length_R = np.full(R, T) if lengths_B is None else as_array(lengths_B)
+    features = engine.predict(
+        as_array(read_BTD.contiguous()),
+        as_array(inputs_BTD.contiguous()),
+        as_array(memory.keys_ASX),
+        as_array(memory.values_ASU),
+        source_lengths(memory),
+        length_R,
+    )
+    return torch.from_numpy(features)
 
 
 def choose_revealed(wrong_BT: Tensor, real_BT: Tensor, share: float) -> Tensor:

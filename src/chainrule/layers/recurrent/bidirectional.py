@@ -61,9 +61,9 @@ class Bidirectional(nn.Module):
 
     def compiled(self) -> EncoderWeights:
         """The parameters for the engine."""
-        pairs = zip(self.rightward, self.leftward, strict=True)
-        layers = [[layer for side in pair for layer in layer_weights(side)] for pair in pairs]
-        return EncoderWeights(cell_name(self.rightward[0]), layers)
+        sides = [side for side in (*self.rightward, *self.leftward) if isinstance(side, Recurrence)]
+        cells, depth = [layer for side in sides for layer in layer_weights(side)], len(self.rightward)
+        return EncoderWeights(cell_name(sides[0]), list(zip(cells[:depth], cells[depth:], strict=True)))
 
     def train(self, mode: bool = True) -> Self:
         """What is packed is forgotten: see `PackedModel`."""

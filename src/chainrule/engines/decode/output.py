@@ -1,0 +1,97 @@
+"""The words of an output layer for some features: all log p, or only the most probable word of each."""
+
+from __future__ import annotations
+
+import threading
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from chainrule.engines.decode.compiling import compiled
+from chainrule.engines.decode.linear import INPUTS, LINEARS, OUTPUTS, aligned, apply_linear
+from chainrule.engines.decode.screening import Screen, find_words, make_screen
+from chainrule.engines.decode.stack_kernel import log_softmax, log_total
+
+Array = np.ndarray[Any, Any]
+
+ROWS_PER_CALL = 128
+"""Features whose scores a call holds at once."""
+
+
+class _Room(threading.local):
+    """The arrays of the last call of a thread, and their number of rows."""
+
+    rows: int = -1
+    room: tuple[Any, ...] = ()
+
+
+class CompiledOutput:
+    """An output layer of packed weights, whose words have the scores w·h + b."""
+
+    def __init__(self, weights: tuple[Array, ...], number: int, vocabulary: int) -> None:
+        self.weights, self.number, self.vocabulary, self._last = weights, number, vocabulary, _Room()
+        self.inputs, self.outputs = (int(weights[LINEARS][number, field]) for field in (INPUTS, OUTPUTS))
+
+    @cached_property
+    def screen(self) -> Screen:
+        """What finds the most probable word without computing all scores."""
+        return make_screen(self.weights, self.number)
+
+    def log_probs(self, features_ND: Array) -> Array:
+        """log p of all words -> NV."""
+        results_NV = np.empty((len(features_ND), self.vocabulary), np.float32)
+        for part, (logits, _, spare) in self._parts(features_ND):
+            _write_log_probs(self.weights, self.number, features_ND[part].reshape(-1), results_NV[part], logits, spare)
+        return results_NV
+
+    def best(self, features_ND: Array) -> Array:
+        """The most probable word of each -> N."""
+        word_N = np.empty(len(features_ND), np.int64)
+        for part, (logits, screen_room, spare) in self._parts(features_ND):
+            rows = features_ND[part].reshape(-1)
+            find_words(self.weights, self.number, self.screen, rows, logits, spare, screen_room, word_N[part])
+        return word_N
+
+    def best_with_log_probs(self, features_ND: Array) -> tuple[Array, Array]:
+        """The most probable word of each, N, and its log p, N."""
+        word_N, log_prob_N = np.empty(len(features_ND), np.int64), np.empty(len(features_ND), np.float32)
+        for part, (logits, _, spare) in self._parts(features_ND):
+            rows, found = features_ND[part].reshape(-1), (word_N[part], log_prob_N[part])
+            _choose(self.weights, self.number, rows, self.vocabulary, found, logits, spare)
+        return word_N, log_prob_N
+
+    def _parts(self, features_ND: Array) -> Any:
+        """Slices of the features, and the arrays of a call for each."""
+        for first in range(0, len(features_ND), ROWS_PER_CALL):
+            part = slice(first, min(first + ROWS_PER_CALL, len(features_ND)))
+            yield part, self._room(part.stop - first)
+
+    def _room(self, rows: int) -> tuple[Any, ...]:
+        last = self._last
+        if last.rows != rows:
+            spare = aligned(rows * (self.inputs + 4), np.uint8), aligned(rows)
+            last.room = aligned(rows * self.outputs), self.screen.room(self.vocabulary), spare
+            last.rows = rows
+        return last.room
+
+
+@compiled
+def _write_log_probs(weights, number, features, results, logits, spare):  # type: ignore[no-untyped-def]
+    rows, count, width = len(results), weights[LINEARS][number, INPUTS], weights[LINEARS][number, OUTPUTS]
+    apply_linear(weights, number, features, 0, count, logits, 0, width, rows, spare)
+    for row in range(rows):
+        log_softmax(logits, row * width, results[row])
+
+
+@compiled
+def _choose(weights, number, features, vocabulary, found, logits, spare):  # type: ignore[no-untyped-def]
+    words, log_probs = found
+    rows, count, width = len(words), weights[LINEARS][number, INPUTS], weights[LINEARS][number, OUTPUTS]
+    apply_linear(weights, number, features, 0, count, logits, 0, width, rows, spare)
+    for row in range(rows):
+        total, best, scores = log_total(logits, row * width, vocabulary), 0, logits[row * width : (row + 1) * width]
+        for word in range(1, vocabulary):
+            if scores[word] > scores[best]:
+                best = word
+        words[row], log_probs[row] = best, scores[best] - total
