@@ -68,7 +68,7 @@ def sources(texts: list[list[int]], batch: int) -> list[Source]:
 @torch.inference_mode()
 def encode(model: Any, batches: list[Source]) -> None:
     for source in batches:
-        model.encode(source, model.select_positions(source))
+        model.encode_for_steps(source, model.select_positions(source))
 
 
 def translate(model: Any, texts: list[Source], length: int) -> None:

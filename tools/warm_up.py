@@ -37,7 +37,7 @@ def main() -> None:
         sentences.BaseScore(state, "the", state)
         list(sentences.full_scores("the"))
         cr.train(text, model="word2vec", epochs=1, vector_size=16, out=folder / "word2vec", settings={})
-        for model in ("lstm", "gru", "transformer"):
+        for model in ("lstm", "gru", "transformer", "at"):
             run = cr.train(text, model=model, tokenizer="char", steps=2, out=folder / model, settings=SMALL)
             run.generate("The ", max_new_tokens=5)
         pairs = write_phrase_pairs(folder / "phrases", "en", "de")
