@@ -208,7 +208,7 @@ class Completion:
                 log_probs_1TV, state = arrays.extend(state, np.array([read]))
             for log_probs_V, token in zip(log_probs_1TV[0], scored[begin : begin + CHUNK], strict=True):
                 if token is not None:
-                    top = top_of(log_probs_V, token, request.logprobs, self.run.tokenizer)
+                    top = top_of(log_probs_V, token, request.logprobs or 0, self.run.tokenizer)
                     log.add(token, self.run.tokenizer, float(log_probs_V[token]), top, next(offsets))
             yield log, (log_probs_1TV[0, -1], state)
 

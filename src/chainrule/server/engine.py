@@ -202,16 +202,26 @@ class Engine:
         """Queue a request, or refuse it because too much is waiting."""
         with self._changed:
             self._drop_waiting()
-            tokens = sum(other.tokens for other in self._waiting)
-            if len(self._waiting) >= self._limits.queue:
-                raise overloaded(f"{len(self._waiting)} requests are waiting; try again later")
-            if self._waiting and tokens + work.tokens > self._limits.queue_tokens:
+            queued = self._queued()
+            tokens = sum(other.tokens for other in queued)
+            if len(queued) >= self._limits.queue:
+                raise overloaded(f"{len(queued)} requests are waiting; try again later")
+            if queued and tokens + work.tokens > self._limits.queue_tokens:
                 raise overloaded(f"requests with {tokens} tokens are waiting; try again later")
             self._waiting.append(work)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._compute, name="chainrule engine", daemon=True)
                 self._thread.start()
         _after_others(work.loop, self._notify)
+
+    def _queued(self) -> list[Work]:
+        """Waiting requests without those for which there is room now: they only wait for the next turn."""
+        room, waiting = self._limits.rows - sum(work.rows for work in list(self._running)), list(self._waiting)
+        for place, work in enumerate(waiting):
+            room -= work.rows
+            if room < 0 and (place or self._running):
+                return waiting[place:]
+        return []
 
     def cancel(self, work: Work) -> None:
         """Stop computing a request whose answer nobody reads."""

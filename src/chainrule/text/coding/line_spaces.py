@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,52 +14,39 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 class LineSpaces(NamedTuple):
     """Spaces of the lines that have words."""
 
-    frames: dict[tuple[int, bool, int], int]  # by spaces before the first word, single gaps, spaces after the last
-    gaps: dict[int, int]  # of lines with other gaps than single spaces, by length
+    frames: Counter[tuple[int, bool, int]]  # by spaces before the first word, single gaps, spaces after the last
+    gaps: Counter[int]  # of lines with other gaps than single spaces, by length
     blank: list[int]  # spaces of each line without words
 
 
 def line_spaces(text: str) -> LineSpaces:
-    """Measure whole lines, in which a space is the only white space. Dictionaries are in the order of the text."""
+    """Measure whole lines, in which a space is the only white space. Counters are in the order of the text."""
     bytes_N = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
-    is_space_N = bytes_N == SPACE
-    end_L = np.flatnonzero(bytes_N == NEWLINE)
+    end_L, space_S = np.flatnonzero(bytes_N == NEWLINE), np.flatnonzero(bytes_N == SPACE)
     begin_L = np.concatenate([[0], end_L[:-1] + 1])
-    visible_K = np.flatnonzero(~is_space_N & (bytes_N != NEWLINE))
-    first_L, after_L = np.searchsorted(visible_K, (begin_L, end_L))
-    worded_L = first_L < after_L
-    blank = (end_L - begin_L)[~worded_L].tolist()
-    begin_M, end_M = begin_L[worded_L], end_L[worded_L]
-    core_M, last_M = visible_K[first_L[worded_L]], visible_K[after_L[worded_L] - 1]
-    double_D = np.flatnonzero(is_space_N[1:] & is_space_N[:-1])
-    regular_M = np.equal(*np.searchsorted(double_D, (core_M, last_M)))
-    lead_M, trail_M = core_M - begin_M, end_M - 1 - last_M
-    return LineSpaces(
-        dict(_frames(lead_M, regular_M, trail_M)),
-        _gaps(is_space_N, core_M[~regular_M], last_M[~regular_M]),
-        blank,
-    )
+    new_S = np.diff(space_S, prepend=-2) != 1
+    begin_R = space_S[new_S]  # runs of spaces
+    size_R = np.diff(np.flatnonzero(new_S), append=len(space_S))
+    last_L = np.searchsorted(begin_R, end_L)  # the runs of a line are those from `first` to `last`
+    first_L = np.concatenate([[0], last_L[:-1]])
+    # One more run of no size, for lines without any.
+    begin_Q, size_Q = np.append(begin_R, -1), np.append(size_R, 0)
+    leads_L = (first_L < last_L) & (begin_Q[first_L] == begin_L)
+    lead_L = np.where(leads_L, size_Q[first_L], 0)
+    blank_L = lead_L == end_L - begin_L
+    trails_L = (first_L < last_L) & (begin_Q[last_L - 1] + size_Q[last_L - 1] == end_L)
+    trail_L = np.where(trails_L, size_Q[last_L - 1], 0)
+    inner_L, outer_L = first_L + leads_L, last_L - trails_L  # the runs between the words
+    long_Q = np.concatenate([[0], np.cumsum(size_R > 1)])
+    regular_L = blank_L | (long_Q[outer_L.clip(inner_L)] == long_Q[inner_L])
+    frames = zip(lead_L[~blank_L].tolist(), regular_L[~blank_L].tolist(), trail_L[~blank_L].tolist(), strict=True)
+    gaps = _between(size_R, inner_L[~regular_L], outer_L[~regular_L])
+    return LineSpaces(Counter(frames), Counter(gaps.tolist()), lead_L[blank_L].tolist())
 
 
-def _frames(lead_M: Ints, regular_M: Ints, trail_M: Ints) -> Iterator[tuple[tuple[int, bool, int], int]]:
-    size = int(trail_M.max(initial=0)) + 1
-    for number, times in _counted((lead_M * size + trail_M) * 2 + regular_M).items():
-        sides, regular = divmod(number, 2)
-        lead, trail = divmod(sides, size)
-        yield (lead, bool(regular), trail), times
-
-
-def _gaps(is_space_N: Ints, core_M: Ints, last_M: Ints) -> dict[int, int]:
-    """Lengths of the gaps between the words of some lines, given where the words begin and end."""
-    edges = np.flatnonzero(np.diff(is_space_N.astype(np.int8), prepend=0, append=0))
-    begin_G, end_G = edges[::2], edges[1::2]
-    line_G = np.searchsorted(core_M, begin_G) - 1
-    inside_G = (line_G >= 0) & (begin_G < last_M[line_G]) if len(core_M) else np.zeros(len(begin_G), bool)
-    return _counted((end_G - begin_G)[inside_G])
-
-
-def _counted(values: Ints) -> dict[int, int]:
-    """How often each value occurs, in the order of their first occurrence."""
-    found, first, times = np.unique(values, return_index=True, return_counts=True)
-    order = np.argsort(first)
-    return dict(zip(found[order].tolist(), times[order].tolist(), strict=True))
+def _between(values: Ints, begin_M: Ints, end_M: Ints) -> Ints:
+    """The values of some ranges of places, which lie one after another."""
+    change = np.zeros(len(values) + 1, np.int64)
+    np.add.at(change, begin_M, 1)
+    np.add.at(change, end_M, -1)
+    return values[np.cumsum(change[:-1]) > 0]
