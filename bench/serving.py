@@ -6,7 +6,9 @@ Servers and clients run on the loopback address and share the machine. A GPT-2 o
 a moment, exported, and served by both. 1, 8 and 32 clients ask for 128 tokens each. Every request has a seed, and its
 text must be the same alone and under load. The peer needs `pip install fastapi accelerate`. It is measured without
 `--continuous-batching`, with which transformers 5.22 on a CPU does not answer at all. Speed is given by the clock and
-by the time that the server's process computed, which depends less on what else the machine does.
+by the time that the server's process computed, which depends less on what else the machine does. The time to the first
+token is measured by one thread over sockets, which sends the requests of all clients at once; a thread per client
+would measure the clients.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import http.client
 import json
 import os
 import re
+import selectors
+import socket
 import statistics
 import subprocess
 import sys
@@ -56,16 +60,16 @@ class Client:
         self._connection.close()
         self._connection.connect()
 
-    def post(self, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
+    def post(self, path: str, body: str) -> http.client.HTTPResponse:
         """Send a request."""
-        self._connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        self._connection.request("POST", path, body, {"content-type": "application/json"})
         answer = self._connection.getresponse()
         assert answer.status == 200, answer.read()
         return answer
 
     def json(self, path: str, body: dict[str, Any]) -> Any:
         """The answer to a request."""
-        return json.load(self.post(path, body))
+        return json.load(self.post(path, json.dumps(body)))
 
 
 def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -100,22 +104,34 @@ def generate(clients: list[Client], model: str) -> tuple[float, list[str]]:
     return tokens / seconds, [answer["choices"][0]["text"] for answer in answers]
 
 
-def first_tokens(clients: list[Client], model: str) -> list[float]:
-    """Seconds to the first part of a streamed text, of each client."""
+def first_tokens(connections: list[socket.socket], model: str) -> list[float]:
+    """Seconds from sending a request to the first part of its streamed text, of each of several clients."""
+    requests = [_raw(request(model, number, stream=True)) for number in range(len(connections))]
+    began, found = [0.0] * len(requests), dict[int, float]()
+    with selectors.DefaultSelector() as answers:
+        for number, connection in enumerate(connections):
+            answers.register(connection, selectors.EVENT_READ, number)
+        for number, connection in enumerate(connections):
+            began[number] = time.perf_counter()
+            connection.sendall(requests[number])
+        received = [b""] * len(requests)
+        while answers.get_map():
+            for key, _ in answers.select():
+                part, number = connections[key.data].recv(1 << 16), key.data
+                now = time.perf_counter()
+                received[number] += part
+                if b"data: " in received[number]:
+                    found.setdefault(number, now - began[number])
+                if received[number].endswith(b"0\r\n\r\n"):
+                    answers.unregister(connections[number])
+    assert all(b"data: [DONE]" in answer for answer in received)
+    return list(found.values())
 
-    for client in clients:
-        client.renew()
 
-    def ask(number: int) -> float:
-        began = time.perf_counter()
-        answer = clients[number].post("/v1/completions", request(model, number, stream=True))
-        answer.readline()
-        seconds = time.perf_counter() - began
-        answer.read()
-        return seconds
-
-    with ThreadPoolExecutor(len(clients)) as pool:
-        return list(pool.map(ask, range(len(clients))))
+def _raw(body: dict[str, Any]) -> bytes:
+    """A request for a completion as bytes."""
+    content = json.dumps(body).encode()
+    return b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(content), content)
 
 
 def percentile(values: list[float], share: float = 0.95) -> float:
@@ -216,21 +232,37 @@ def compare(servers: dict[str, Served], rounds: int) -> None:
             print(f"; {name} {other:,.0f} and {other_computed:,.0f}", end="")
             print(f", ratios {speed / other:.2f} and {computed / other_computed:.2f}", end="")
         print(flush=True)
-    compare_first_tokens(connections["chainrule"], servers["chainrule"].model, rounds)
+    compare_first_tokens(servers["chainrule"], rounds)
 
 
-def compare_first_tokens(connections: list[Client], model: str, rounds: int) -> None:
+def compare_first_tokens(server: Served, rounds: int) -> None:
     """Time to the first token, with 1 and with 8 clients."""
     found: dict[int, list[float]] = {1: [], 8: []}
-    for _ in range(4 * rounds):
-        found[1] += [first_tokens(connections[:1], model)[0] for _ in range(8)]
-        found[8] += first_tokens(connections[:8], model)
+    with ExitStack() as stack:
+        address = urlsplit(server.url)
+        connections = [
+            stack.enter_context(socket.create_connection((address.hostname, address.port), timeout=60))
+            for _ in range(8)
+        ]
+        for _ in range(10 * rounds):
+            for _ in range(8):
+                found[1] += first_tokens(connections[:1], server.model)
+            found[8] += first_tokens(connections, server.model)
     one, eight = (percentile(values) for values in found.values())
-    print(f"first token, p95: {1e3 * one:.1f} ms with 1 client, {1e3 * eight:.1f} ms with 8, ratio {eight / one:.2f}")
+    half = [statistics.median(values) for values in found.values()]
+    print(
+        f"first token, p95: {1e3 * one:.1f} ms with 1 client, {1e3 * eight:.1f} ms with 8, ratio {eight / one:.2f}",
+        end="",
+    )
+    print(f"; median: {1e3 * half[0]:.1f} and {1e3 * half[1]:.1f} ms")
 
 
 def compare_scores(server: Served, run: LanguageModelRun, lines: list[str], file: Path, rounds: int) -> None:
-    """Speed of scoring lines over HTTP, divided by that of the verb with its JSON lines; requests have other lines."""
+    """Speed of scoring lines over HTTP, divided by that of the verb with its JSON lines; requests have other lines.
+
+    The verb makes the text of an answer from a file. So the clock of a request runs from its text to that of the
+    answer; the time with the client's own JSON is printed as well.
+    """
     client = Client(server.url)
     parts = [lines[begin : begin + LINES] for begin in range(0, len(lines) - LINES, LINES)]
     client.json("/score", {"input": parts[0], "model": server.model})
@@ -243,17 +275,21 @@ def compare_scores(server: Served, run: LanguageModelRun, lines: list[str], file
             for log_prob, tokens in zip(*block, strict=True)
         ]
 
-    ratios, plain_cpu, began_cpu = [], 0.0, server.cpu
+    ratios, with_json, plain_cpu, began_cpu = [], [], 0.0, server.cpu
     for part in parts * rounds:
         file.write_text("".join(line + "\n" for line in part), encoding="utf-8")
-        whole, answer = seconds_of(lambda part=part: client.json("/score", {"input": part, "model": server.model}))
+        written, body = seconds_of(lambda part=part: json.dumps({"input": part, "model": server.model}))
+        whole, content = seconds_of(lambda body=body: client.post("/score", body).read())
+        parsed, answer = seconds_of(lambda content=content: json.loads(content))
         cpu = time.process_time()
         plain, found = seconds_of(verb)
         plain_cpu += time.process_time() - cpu
         assert [one["tokens"] for one in answer["data"]] == [json.loads(line)["tokens"] for line in found]
         ratios.append(plain / whole)
+        with_json.append(plain / (written + whole + parsed))
     computed = plain_cpu / (server.cpu - began_cpu)
     shown = f"{statistics.median(ratios):.2f} of the verb's speed, {computed:.2f} by computing time"
+    shown += f", {statistics.median(with_json):.2f} by the clock with the client's JSON"
     print(f"n-gram, {LINES} lines a request, {len(ratios)} requests: {shown}")
 
 

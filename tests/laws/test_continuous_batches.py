@@ -15,7 +15,7 @@ from chainrule.base.kernels import kernels_suspended
 from chainrule.base.modes import evaluating
 from chainrule.base.states import join_states, state_form
 from chainrule.decoding import Greedy, Sample, generate
-from chainrule.decoding.continuous import PASS_ROWS, ContinuousBatch, Row, rows_are_independent
+from chainrule.decoding.continuous import PASS_ROWS, ContinuousBatch, Opening, Row, rows_are_independent
 from chainrule.decoding.row_sampling import BLOCK, RowSampler
 
 CASES = one_output(TEXT_CASES)
@@ -63,6 +63,32 @@ def test_a_text_has_the_numbers_that_it_has_alone(case: Case) -> None:
             batch.close(rows.pop(number))
     assert done == ends
     assert len(batch) == batch.passes == 0
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_prompts_that_are_read_together_have_the_numbers_that_they_have_alone(case: Case) -> None:
+    """Several lengths, and two texts of one prompt, beside a text that has already begun."""
+    name, output, options = case
+    model = small_model(name, output, **options)
+    prompts, counts = [[1, 2], [3, 4], [5], [2, 2]], [1, 2, 1, 1]
+    expected = [alone(model, prompt, [4, 1]) for prompt in prompts]
+    batch = ContinuousBatch(model)
+    first = opened(batch, model, prompts[0])
+    batch.advance([(first, 4)])
+    openings = [Opening([0, *prompt], [None] * count) for prompt, count in zip(prompts, counts, strict=True)]
+    batch.open_all(openings)
+    assert [len(opening.rows) for opening in openings] == counts
+    rows = [(row, numbers) for opening, numbers in zip(openings, expected, strict=True) for row in opening.rows]
+    for row, numbers in rows:
+        np.testing.assert_array_equal(row.log_probs_V, numbers[0])
+    batch.advance([(first, 1), *((row, 4) for row, _ in rows)])
+    np.testing.assert_array_equal(first.log_probs_V, expected[0][2])
+    batch.close(first)
+    for step, token in ((1, 1), (2, 1)):
+        for row, numbers in rows:
+            np.testing.assert_array_equal(row.log_probs_V, numbers[step])
+        if step == 1:
+            batch.advance([(row, token) for row, _ in rows])
 
 
 @pytest.mark.parametrize("shape", [{"embedding": 16, "context": 24}, {"embedding": 12, "heads": 3, "context": 64}])

@@ -26,11 +26,11 @@ LINES = ["abababab", "cdcd", "efefefefef", "ghab", "ijij", "a"]
 
 def rolling_log_likelihoods(url: str, model: str, lines: list[str]) -> list[tuple[float, bool]]:
     """What lm-eval sends and reads: tokens by /tokenize, `eos` as the context, echo with one generated token."""
-    info = httpx2.get(f"{url}/tokenizer_info").raise_for_status().json()
+    info = httpx2.get(f"{url}/tokenizer_info", timeout=60).raise_for_status().json()
 
     def tokenize(text: str) -> list[int]:
         body = {"prompt": text, "add_special_tokens": False}
-        tokens: list[int] = httpx2.post(f"{url}/tokenize", json=body).raise_for_status().json()["tokens"]
+        tokens: list[int] = httpx2.post(f"{url}/tokenize", json=body, timeout=60).raise_for_status().json()["tokens"]
         return tokens
 
     context = tokenize(info["eos_token"])[:1]

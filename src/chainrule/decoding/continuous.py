@@ -1,7 +1,8 @@
 """Continuous batching: texts that join and leave a batch at every step, each with the numbers it would have alone.
 
     batch = ContinuousBatch(model)
-    row, other = batch.open(log_probs_V, state), ...        # after a prefill of one prompt
+    batch.open_all([Opening(prompt, [sampler]), ...])       # reads prompts; each opening then has its rows
+    row = batch.open(log_probs_V, state)                    # after a prefill of one prompt
     batch.advance([(row, token), (other, token)])           # row.log_probs_V is now that after the token
     batch.close(row)
 
@@ -14,7 +15,7 @@ numbers of a row depend on its place or on its neighbours, every row is computed
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,10 +44,22 @@ class Row:
 
     __slots__ = ("group", "log_probs_V", "place", "sampler", "token")
 
-    def __init__(self, log_probs_V: Array, group: _Group, sampler: RowSampler | None) -> None:
-        self.log_probs_V, self.group, self.place = log_probs_V, group, 0
-        self.sampler = sampler
+    group: _Group
+    place: int
+
+    def __init__(self, log_probs_V: Array, sampler: RowSampler | None) -> None:
+        self.log_probs_V, self.sampler = log_probs_V, sampler
         self.token: int | None = None  # the next one, if it was chosen
+
+
+class Opening:
+    """A prompt that is to be read, and the texts that begin with it: one for each sampler."""
+
+    __slots__ = ("rows", "samplers", "tokens")
+
+    def __init__(self, tokens: Sequence[int], samplers: Sequence[RowSampler | None]) -> None:
+        self.tokens, self.samplers = tokens, samplers
+        self.rows: list[Row] = []  # once it was read
 
 
 class _Group:
@@ -97,14 +110,37 @@ class ContinuousBatch:
 
     def open(self, log_probs_V: Array, state: State, sampler: RowSampler | None = None) -> Row:
         """A new text, whose prefix was read into the state of one row; `sampler` is for `choose`."""
+        row = Row(log_probs_V, sampler)
         with evaluating(self.stepper):
             places = self.pass_rows(state)
             spread = state if places is None else self._spread(state, [0] * places)
-            group = _Group(spread, [None] * (places or 1))
-        row = Row(log_probs_V, group, sampler)
-        group.rows[0] = row
-        self._groups.append(group)
+            self._groups.append(_Group(spread, [row, *[None] * ((places or 1) - 1)]))
         return row
+
+    def open_all(self, openings: Iterable[Opening]) -> None:
+        """Read prompts and open their texts. Prompts of one length are read in one pass if rows are independent."""
+        by_length: dict[int, list[Opening]] = {}
+        for one in openings:
+            by_length.setdefault(len(one.tokens), []).append(one)
+        with evaluating(self.stepper):
+            for alike in by_length.values():
+                state = self.model.start(len(alike))
+                if self.pass_rows(state) is None:
+                    self._open_together(alike, state)
+                    continue
+                for one in alike:
+                    log_probs_1V, state = self.model.prefill(self.model.start(1), np.array([one.tokens]))
+                    one.rows = [self.open(log_probs_1V[0], state, sampler) for sampler in one.samplers]
+
+    def _open_together(self, alike: list[Opening], state: State) -> None:
+        """Read prompts of one length into their empty state; all their texts are one group."""
+        log_probs_BV, state = self.model.prefill(state, np.array([one.tokens for one in alike]))
+        places = [place for place, one in enumerate(alike) for _ in one.samplers]
+        if len(places) > len(alike):
+            state = self._spread(state, places)
+        for one, log_probs_V in zip(alike, log_probs_BV, strict=True):
+            one.rows = [Row(log_probs_V, sampler) for sampler in one.samplers]
+        self._groups.append(_Group(state, [row for one in alike for row in one.rows]))
 
     def close(self, row: Row) -> None:
         """Remove a text; its place is free for another."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from chainrule.base.arrays import Array
 from chainrule.base.modes import evaluating
-from chainrule.decoding.continuous import Row
+from chainrule.decoding.continuous import Opening, Row
 from chainrule.inference.generate import generate_texts, stream_text
 from chainrule.inference.subject import TextModel
 from chainrule.server.choices import LEAST, Choice, TokenLog, seed_of, top_of
@@ -35,6 +36,14 @@ READ_CHUNK = 512
 
 Part = dict[str, Any]
 """A choice of an answer, or a part of one that is streamed."""
+
+
+class _Start(NamedTuple):
+    """Texts to begin: a prompt, its place among the prompts, and the numbers of some of its samples."""
+
+    place: int
+    prompt: Prompt
+    numbers: range
 
 
 class Completion:
@@ -61,6 +70,11 @@ class Completion:
             replace(options, draft=self._draft_subject()).check()
 
     @property
+    def _scores(self) -> bool:
+        """Whether the tokens of the prompts are scored."""
+        return self.request.echo and self.request.logprobs is not None
+
+    @property
     def rows(self) -> int:
         """Texts that it generates at the same time."""
         wanted = len(self.prompts) * self.request.samples if self.request.max_tokens else 1
@@ -81,22 +95,16 @@ class Completion:
     def _steps(self, work: Work) -> Generator[Moves, None, Part]:
         """Score the prompts if they are echoed, and continue them, as many at a time as there are rows."""
         chosen: list[Part] = []
-        waiting = self._begin(work)
+        starts = deque(self._starts())
         live: list[tuple[Choice, Row]] = []
         batch, done = self.loaded.batch, dict[int, list[Choice]]()
         try:
-            more = True
-            while more or live:
-                while more and len(live) < self.rows:
-                    begun = next(waiting, None)
-                    if begun is None:
-                        more = False
-                    elif begun[1] is None:  # a part of a prompt was read, or nothing is generated
-                        if begun[0] is not None:
-                            chosen += self._collect(work, begun[0], done)
-                        yield []
-                    else:
-                        live.append((begun[0], begun[1]))  # type: ignore[arg-type]
+            while starts or live:
+                if starts and len(live) + len(starts[0].numbers) <= self.rows:
+                    begun = yield from self._begin(work, starts, self.rows - len(live))
+                    live += [(choice, row) for choice, row in begun if row is not None]
+                    for choice in [choice for choice, row in begun if row is None]:
+                        chosen += self._collect(work, choice, done)
                 moves = [(row, self._advance(choice, row)) for choice, row in live]
                 for choice, row in live:
                     if self.request.stream:
@@ -119,37 +127,71 @@ class Completion:
         choice.accept(token, row.log_probs_V)
         return token
 
-    def _begin(self, work: Work) -> Iterator[tuple[Choice | None, Row | None]]:
-        """Each text with its row; without a row where nothing is generated, without a text after a part of a prompt."""
+    def _starts(self) -> Iterator[_Start]:
+        """The texts of each prompt, as many together as there are rows."""
         for place, prompt in enumerate(self.prompts):
-            if place:
-                yield None, None  # others compute between two prompts
-            log, found = TokenLog(), None
-            for part, after in self._read(prompt):
-                if found is not None:
-                    yield None, None
-                log, found = log + part, after
-            for number in range(self.request.samples):
-                choice = self._choice(place * self.request.n + number, prompt, number)
-                choice.prompt_log = log
-                if self.request.stream and self.request.echo:
-                    work.emit(self._part(choice, prompt.text, log, None))
-                if choice.finish:
-                    yield choice, None
-                else:
-                    assert found is not None
-                    yield choice, self.loaded.batch.open(*found, choice.sampler)
+            for first in range(0, self.request.samples, self.rows):
+                yield _Start(place, prompt, range(first, min(first + self.rows, self.request.samples)))
+
+    def _begin(
+        self, work: Work, starts: deque[_Start], room: int
+    ) -> Generator[Moves, None, list[tuple[Choice, Row | None]]]:
+        """Begin texts: those of several short prompts at once, or those of one -> each with its row, if it has one."""
+        if not self._is_short(starts[0]):
+            return (yield from self._begin_in_parts(work, starts.popleft()))
+        texts, size = list[list[Choice]](), 0
+        while starts and self._is_short(starts[0]) and len(starts[0].numbers) <= room:
+            size += len(starts[0].prompt.read)
+            if texts and size > READ_CHUNK:
+                break
+            room -= len(starts[0].numbers)
+            texts.append(self._choices(work, starts.popleft(), TokenLog()))
+        openings = [Opening(some[0].prompt.read, [choice.sampler for choice in some]) for some in texts]
+        work.openings = openings
+        try:
+            yield []
+        except GeneratorExit:
+            for row in [row for opening in openings for row in opening.rows]:
+                self.loaded.batch.close(row)
+            raise
+        rows = [row for opening in openings for row in opening.rows]
+        return list(zip([choice for some in texts for choice in some], rows, strict=True))
+
+    def _is_short(self, start: _Start) -> bool:
+        """Whether the engine reads the prompt at once, perhaps with others."""
+        return bool(self.request.max_tokens) and not self._scores and len(start.prompt.read) <= READ_CHUNK
+
+    def _begin_in_parts(self, work: Work, start: _Start) -> Generator[Moves, None, list[tuple[Choice, Row | None]]]:
+        """Begin the texts of a prompt that is scored, or long, or not read at all."""
+        log, found = TokenLog(), None
+        for part, after in self._read(start.prompt):
+            log, found = log + part, after
+            yield []
+        choices = self._choices(work, start, log)
+        if found is None or not self.request.max_tokens:
+            return [(choice, None) for choice in choices]
+        return [(choice, self.loaded.batch.open(*found, choice.sampler)) for choice in choices]
+
+    def _choices(self, work: Work, start: _Start, log: TokenLog) -> list[Choice]:
+        """The texts of a prompt; `log` is that of the prompt."""
+        first = start.place * self.request.n
+        choices = [self._choice(first + number, start.prompt, number) for number in start.numbers]
+        for choice in choices:
+            choice.prompt_log = log
+            if self.request.stream and self.request.echo:
+                work.emit(self._part(choice, start.prompt.text, log, None))
+        return choices
 
     def _choice(self, index: int, prompt: Prompt, number: int) -> Choice:
         arrays = self.run.model.arrays is not None
         return Choice(index, self.request, prompt, self.run.tokenizer, arrays=arrays, number=number)
 
     def _read(self, prompt: Prompt) -> Iterator[tuple[TokenLog, tuple[Array, Any]]]:
-        """Read a prompt in parts, and score it if it is echoed -> log of each part, distribution and state after it."""
+        """Read a prompt in parts, and score it if asked to -> log of each part, distribution and state after it."""
         model, arrays, request = self.run.model, self.loaded.batch.model, self.request
         with evaluating(model):  # in this mode the state is that of the decoding engine, where the model has one
             state = arrays.start(1)
-        if not request.echo or request.logprobs is None:
+        if not self._scores:
             for begin in range(0, len(prompt.read) if request.max_tokens else 0, READ_CHUNK):
                 with evaluating(model):
                     log_probs_1V, state = arrays.prefill(state, np.array([prompt.read[begin : begin + READ_CHUNK]]))
@@ -166,7 +208,7 @@ class Completion:
                 log_probs_1TV, state = arrays.extend(state, np.array([read]))
             for log_probs_V, token in zip(log_probs_1TV[0], scored[begin : begin + CHUNK], strict=True):
                 if token is not None:
-                    top = top_of(log_probs_V, token, request.logprobs, self.run.tokenizer)
+                    top = top_of(log_probs_V, token, request.logprobs or 0, self.run.tokenizer)
                     log.add(token, self.run.tokenizer, float(log_probs_V[token]), top, next(offsets))
             yield log, (log_probs_1TV[0, -1], state)
 

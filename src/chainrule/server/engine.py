@@ -3,6 +3,9 @@
 A generator yields the tokens that it appends to rows of its run's `ContinuousBatch`, or an empty list to let others
 compute. Each turn resumes every running generator once and then takes one step of every batch. So texts join and leave
 at each step, long work is interleaved with short work, and models are never used by two threads.
+
+The prompts of all texts that begin in a turn are read together, and their first tokens are sent before anything else
+is computed. The event loop and this thread share the interpreter's lock, and each would otherwise wait for the other.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
 
 from chainrule.base.devices import threads
-from chainrule.decoding.continuous import ContinuousBatch, Row
+from chainrule.decoding.continuous import ContinuousBatch, Opening, Row
 from chainrule.server.errors import ApiError, as_api_error, overloaded
 from chainrule.server.limits import Limits
 from chainrule.server.metrics import Metrics
@@ -25,6 +28,13 @@ from chainrule.server.metrics import Metrics
 WINDOW = 0.003
 """Seconds that an idle engine waits after the first text, so that texts that come together begin together, where only
 prefixes of equal length share a pass."""
+
+ARRIVAL_TURNS = 3
+"""Turns of the event loop before an idle engine begins: one receives the requests that have come meanwhile, and one
+reads them. Without any it takes some microseconds."""
+
+DELIVERY = 0.005
+"""Seconds that first tokens have to be sent before the next ones are computed."""
 
 Moves = list[tuple[Row, int]]
 Steps = Generator[Moves, None, Any]
@@ -37,7 +47,8 @@ class Work:
         self, steps: Callable[[Work], Steps], batch: ContinuousBatch | None = None, *, rows: int = 1, tokens: int = 0
     ) -> None:
         self.batch, self.rows, self.tokens = batch, rows, tokens
-        self.cancelled = self.announced = False  # announced: whether it has sent anything
+        self.openings: list[Opening] = []  # read before it is resumed
+        self.cancelled = self.announced = False  # announced: whether it has sent a part
         self.arrived = self.began = time.monotonic()
         self.steps: Steps = steps(self)
         self.outbox: Outbox | None = None  # of the engine, once it computes
@@ -49,8 +60,10 @@ class Work:
     # On the engine
 
     def emit(self, part: Any) -> None:
-        """Send a part of the answer."""
+        """Send a part of the answer, the first one urgently."""
         self._send("part", part)
+        if not self.announced and self.outbox is not None:
+            self.announced = self.outbox.urgent = True
 
     def end(self, result: Any) -> None:
         """Send the end of the answer."""
@@ -66,7 +79,7 @@ class Work:
     def _send(self, kind: str, value: Any) -> None:
         self._events.append((kind, value))
         if self.outbox is None:
-            _wake_all(self.loop, [self])
+            _on_loop(self.loop, self.wake)
         else:
             self.outbox.add(self)
 
@@ -85,7 +98,12 @@ class Work:
         while True:
             if not self._events:
                 self._waiter = self.loop.create_future()
-                await asyncio.wait({self._waiter}, timeout=timeout)
+                timer = None if timeout is None else self.loop.call_later(timeout, self.wake)
+                try:
+                    await self._waiter
+                finally:
+                    if timer is not None:
+                        timer.cancel()
             found, last = self._new_parts()
             if found or last is None:
                 yield found
@@ -113,38 +131,50 @@ class Work:
 
 
 class Outbox:
-    """Work with news for the event loop, which is woken once for all of it: waking it takes longer than a small step.
-
-    The first news of a work, its first token, wakes it at once.
-    """
+    """Work with news for the event loop, which is woken once for all of it: that takes longer than a small step."""
 
     def __init__(self) -> None:
+        self.urgent = False  # whether some of it is the first part of an answer
         self._news: dict[Work, None] = {}
 
     def add(self, work: Work) -> None:
         """Note that a work has news."""
         self._news[work] = None
-        if not work.announced:
-            work.announced = True
-            self.flush()
 
     def flush(self) -> None:
-        """Wake the event loops of all work that has news."""
+        """Wake the event loops of all work that has news, and wait until they have sent it if it is urgent."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Work]] = {}
         for work in self._news:
             by_loop.setdefault(work.loop, []).append(work)
         self._news.clear()
-        for loop, some in by_loop.items():
-            _wake_all(loop, some)
+        deliveries = [_deliver(loop, some) for loop, some in by_loop.items()]
+        if self.urgent:
+            self.urgent = False
+            for delivered in deliveries:
+                delivered.wait(DELIVERY)
 
 
-def _wake_all(loop: asyncio.AbstractEventLoop, works: list[Work]) -> None:
+def _deliver(loop: asyncio.AbstractEventLoop, works: list[Work]) -> threading.Event:
+    """Wake the readers of works -> an event, set when they have had their turn."""
+    delivered = threading.Event()
+
     def wake() -> None:
         for work in works:
             work.wake()
+        loop.call_soon(delivered.set)
 
+    _on_loop(loop, wake)
+    return delivered
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     if not loop.is_closed():
-        loop.call_soon_threadsafe(wake)
+        loop.call_soon_threadsafe(call)
+
+
+def _after_others(loop: asyncio.AbstractEventLoop, call: Callable[[], None], turns: int = ARRIVAL_TURNS) -> None:
+    """Call after the requests that came together with this one have been read."""
+    loop.call_soon(*((_after_others, loop, call, turns - 1) if turns else (call,)))
 
 
 class Engine:
@@ -172,27 +202,40 @@ class Engine:
         """Queue a request, or refuse it because too much is waiting."""
         with self._changed:
             self._drop_waiting()
-            tokens = sum(other.tokens for other in self._waiting)
-            if len(self._waiting) >= self._limits.queue:
-                raise overloaded(f"{len(self._waiting)} requests are waiting; try again later")
-            if self._waiting and tokens + work.tokens > self._limits.queue_tokens:
+            queued = self._queued()
+            tokens = sum(other.tokens for other in queued)
+            if len(queued) >= self._limits.queue:
+                raise overloaded(f"{len(queued)} requests are waiting; try again later")
+            if queued and tokens + work.tokens > self._limits.queue_tokens:
                 raise overloaded(f"requests with {tokens} tokens are waiting; try again later")
             self._waiting.append(work)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._compute, name="chainrule engine", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+        _after_others(work.loop, self._notify)
+
+    def _queued(self) -> list[Work]:
+        """Waiting requests without those for which there is room now: they only wait for the next turn."""
+        room, waiting = self._limits.rows - sum(work.rows for work in list(self._running)), list(self._waiting)
+        for place, work in enumerate(waiting):
+            room -= work.rows
+            if room < 0 and (place or self._running):
+                return waiting[place:]
+        return []
 
     def cancel(self, work: Work) -> None:
         """Stop computing a request whose answer nobody reads."""
         work.cancelled = True
-        with self._changed:
-            self._changed.notify()
+        self._notify()
 
     def stop(self) -> None:
         """End the thread; what is left gets an error."""
         with self._changed:
             self._stopping = True
+            self._changed.notify()
+
+    def _notify(self) -> None:
+        with self._changed:
             self._changed.notify()
 
     def _texts(self) -> int:
@@ -243,35 +286,54 @@ class Engine:
         """Resume every request once, then take one step of every batch."""
         moves: dict[ContinuousBatch, Moves] = {}
         for work in list(self._running):
-            wanted = self._resume(work)
-            if wanted and work.batch is not None:
-                moves.setdefault(work.batch, []).extend(wanted)
+            self._resume(work, moves)
+        for work in self._open_texts():
+            self._resume(work, moves)
         self._outbox.flush()  # tokens are sent while the next ones are computed
         for batch, wanted in moves.items():
-            try:
-                batch.advance(wanted)
-            except BaseException as error:  # whatever it is, the others must go on
-                for work in [work for work in self._running if work.batch is batch]:
-                    self._finish(work)
-                    work.fail(error)
+            self._try([work for work in self._running if work.batch is batch], batch.advance, wanted)
         self._outbox.flush()
 
-    def _resume(self, work: Work) -> Moves:
+    def _open_texts(self) -> list[Work]:
+        """Read the prompts of texts that begin, those of a batch together -> the requests that wanted it."""
+        by_batch: dict[ContinuousBatch, list[Work]] = {}
+        for work in self._running:
+            if work.openings and work.batch is not None:
+                by_batch.setdefault(work.batch, []).append(work)
+        for batch, works in by_batch.items():
+            self._try(works, batch.open_all, [opening for work in works for opening in work.openings])
+        opened = [work for works in by_batch.values() for work in works]
+        for work in opened:
+            work.openings = []
+        return [work for work in opened if work in self._running]
+
+    def _try(self, works: list[Work], call: Callable[[Any], None], given: Any) -> None:
+        """Compute for some requests; an error ends these, and no others."""
+        try:
+            call(given)
+        except BaseException as error:  # whatever it is, the others must go on
+            for work in works:
+                self._finish(work)
+                work.fail(error)
+
+    def _resume(self, work: Work, moves: dict[ContinuousBatch, Moves]) -> None:
+        """Let a request go on, and add what it appends to its texts."""
         late = time.monotonic() - work.arrived > self._limits.seconds
         if work.cancelled or late:
             self._finish(work)
             if late:
                 work.fail(_too_slow(self._limits.seconds))
-            return []
+            return
         try:
-            return next(work.steps)
+            wanted = next(work.steps)
+            if wanted and work.batch is not None:
+                moves.setdefault(work.batch, []).extend(wanted)
         except StopIteration as stop:
             self._finish(work)
             work.end(stop.value)
         except BaseException as error:  # whatever it is, the others must go on
             self._finish(work)
             work.fail(error)
-        return []
 
     def _finish(self, work: Work) -> None:
         """Remove a request; its generator closes its rows."""

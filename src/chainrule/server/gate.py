@@ -34,6 +34,7 @@ class Gate:
             return
         began, number, status = time.monotonic(), secrets.token_hex(8), 500
         scope.setdefault("state", {})["request_id"] = number
+        route = self._route(scope)
 
         async def send_noted(message: Message) -> None:
             nonlocal status
@@ -44,13 +45,12 @@ class Gate:
             await send(message)
 
         try:
-            await self._admitted(scope, receive, send_noted)
+            await self._admitted(route, scope, receive, send_noted)
         finally:
-            self._record(scope, status, time.monotonic() - began)
+            self._record(route, scope, status, time.monotonic() - began)
 
-    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _admitted(self, route: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            route = self._route(scope)
             authorization = dict(scope["headers"]).get(b"authorization")
             given = None if authorization is None else authorization.decode("latin-1")
             if route not in PUBLIC and not (route in OWN_KEY and given is None):
@@ -64,8 +64,7 @@ class Gate:
             return
         await self._app(scope, receive, send)
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        route = self._route(scope)
+    def _record(self, route: str, scope: Scope, status: int, seconds: float) -> None:
         self._server.metrics.requests.labels(route, str(status)).inc()
         self._server.metrics.latency.labels(route).observe(seconds)
         if self._log:

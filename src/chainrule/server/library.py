@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -80,9 +81,12 @@ class Entry:
 
     def stamp(self) -> Stamp:
         """The state of its files on disk."""
-        found = (self.path / name for name in ("config.toml", "model.safetensors", "tokenizer.json"))
-        states = (path.stat() for path in found if path.exists())
-        return tuple((state.st_ino, state.st_mtime_ns, state.st_size) for state in states)
+        states: list[tuple[int, int, int]] = []
+        for name in ("config.toml", "model.safetensors", "tokenizer.json"):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                state = os.stat(f"{self.path}/{name}")  # each request asks: faster than a Path
+                states.append((state.st_ino, state.st_mtime_ns, state.st_size))
+        return tuple(states)
 
 
 class Library:

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from chainrule.errors import ConfigError
 from chainrule.server.server import Server
 
-SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.0001
 """Time after which a thread that computes lets another one have its turn: a request must not wait long to be read."""
 
 AFTER_DRAIN = 5

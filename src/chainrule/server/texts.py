@@ -9,6 +9,7 @@ import base64
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 SLICE, SCORED_SLICE = 32, 1024
 """Lines computed before other requests have their turn; of scoring, which is faster."""
 
-RECORD = '{{"log_prob": {!r}, "tokens": {}}}'.format
-"""A line that was scored, as JSON."""
+RECORD = '{"log_prob": %r, "tokens": %d}, '
+"""A line that was scored, as JSON, and a comma. Many are formatted at once."""
 
 T = TypeVar("T")
 Answer = Generator[Moves, None, Any]
@@ -115,9 +116,9 @@ class ScoreRequest(Lines):
         records: list[str] = []
         for some, tokens in score_text(run.subject, text, 1, UnknownWords(self.oov, self.oov_penalty), meter):
             log_probs += some
-            records += map(RECORD, some, tokens)
-        if not all(map(math.isfinite, log_probs)):
-            records = [record.replace(": -inf,", ": null,") for record in records]
+            text_of_some = (RECORD * len(some) % tuple(chain.from_iterable(zip(some, tokens, strict=True))))[:-2]
+            finite_only = math.isfinite(sum(some))
+            records.append(text_of_some if finite_only else text_of_some.replace(": -inf,", ": null,"))
         return records
 
     def _with_tokens(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from chainrule.text.coding.line_spaces import line_spaces
 from chainrule.text.coding.residue import COUNT_BYTES, Frame, Models, UnitSplitter, unknown_parts
 from chainrule.text.tokenizers.base import Ids, Tokenizer
 from chainrule.text.tokenizers.vocabulary import UNK_PIECE, VocabularyTokenizer
@@ -16,6 +16,8 @@ from chainrule.text.tokenizers.word import WordTokenizer
 ODD_SPACES = "\t\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
+ODD_ASCII = 8
+"""The first of them, which are ASCII."""
 MOST_UNSPELLED = 4096
 """Texts that a meter keeps to compute their bits together."""
 
@@ -70,31 +72,36 @@ class ResidueMeter:
         if self._tail.strip():
             self._count_frame(tokenizer, self._tail, more=True)
             self._tail = ""
-        text = self._tail + block
-        *lines, self._tail = text.split("\n")
-        only_spaces = not any(space in text for space in ODD_SPACES)
-        # Most lines are words with single spaces between them: their frames are only counted.
-        frames: Counter[tuple[int, bool, int]] = Counter()  # by spaces before the first word and after the last
-        uneven: list[str] = []  # lines with other gaps, all of spaces: their gaps are counted together
-        if only_spaces:
-            plain = len(lines)
-            lines = [line for line in lines if not line or line[0] == " " or line[-1] == " " or "  " in line]
-            frames[0, True, 0] = plain - len(lines)
+        text, newline, self._tail = (self._tail + block).rpartition("\n")
+        if not newline:
+            return
+        if any(space in text for space in (ODD_SPACES[:ODD_ASCII] if text.isascii() else ODD_SPACES)):
+            self._count_odd_lines(tokenizer, text.split("\n"))
+            return
+        spaces = line_spaces(text + newline)
+        for (lead, regular, trail), times in spaces.frames.items():
+            self._add_frames(Frame(" " * lead, regular, " " * trail), times)
+        for size in spaces.blank:
+            self._count_frame(tokenizer, " " * size, more=False)
+        self._add_gaps({" " * size: times for size, times in spaces.gaps.items()})
+
+    def _count_odd_lines(self, tokenizer: WordTokenizer, lines: Sequence[str]) -> None:
+        """Count lines with any white space; the frames of those with single spaces between their words together."""
+        frames: Counter[tuple[int, int]] = Counter()  # by spaces before the first word and after the last
         for line in lines:
             core = line.strip(" ")
-            if core and (only_spaces or core == " ".join(core.split())):
-                lead = 0 if line[0] != " " else len(line) - len(line.lstrip(" "))
-                regular = "  " not in core
-                frames[lead, regular, len(line) - len(core) - lead] += 1
-                if not regular:
-                    uneven.append(core)
+            if core and core == " ".join(core.split()):
+                lead = len(line) - len(line.lstrip(" "))
+                frames[lead, len(line) - len(core) - lead] += 1
             else:
                 self._count_frame(tokenizer, line, more=False)
-        for (lead, regular, trail), times in frames.items():
-            new = self._models.full.add(Frame(" " * lead, regular, " " * trail), times)
-            self._spelled += 2 * new
-            self._spell([" " * lead, " " * trail] * new)
-        self._count_gaps(re.findall(" +", "\n".join(uneven)))
+        for (lead, trail), times in frames.items():
+            self._add_frames(Frame(" " * lead, True, " " * trail), times)
+
+    def _add_frames(self, frame: Frame, times: int) -> None:
+        new = self._models.full.add(frame, times)
+        self._spelled += 2 * new
+        self._spell([frame.lead, frame.trail] * new)
 
     def _count_frame(self, tokenizer: WordTokenizer, text: str, more: bool) -> None:
         lead, inner, trail = tokenizer.spacing(text)
@@ -103,10 +110,10 @@ class ResidueMeter:
             self._spelled += 2
             self._spell([lead, trail])
         self._spelled += 8 * COUNT_BYTES * more
-        self._count_gaps(inner or ())
+        self._add_gaps(Counter(inner or ()))
 
-    def _count_gaps(self, gaps: Sequence[str]) -> None:
-        for gap, times in Counter(gaps).items():
+    def _add_gaps(self, gaps: Mapping[str, int]) -> None:
+        for gap, times in gaps.items():
             self._spell([gap] * self._models.gaps.add(gap, times))
 
     def _count_line(self, text: str, ids: list[int], more: bool) -> None:

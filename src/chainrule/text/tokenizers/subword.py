@@ -28,6 +28,9 @@ from chainrule.text.tokenizers.vocabulary import refuse_min_count, refuse_option
 
 BLOB = "tokenizer.model"
 THREADS = 2
+FEW = 8
+"""Lines that are encoded one by one: starting threads of sentencepiece takes longer."""
+
 SPACE, ESCAPE = "▁", "▂"
 ESCAPES = {SPACE: ESCAPE + "1", ESCAPE: ESCAPE + "2"}
 UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()}
@@ -88,6 +91,8 @@ class SentencePieceTokenizer(Tokenizer):
         return ids
 
     def encode_lines(self, lines: Sequence[str]) -> Sequence[Sequence[int]]:
+        if len(lines) <= FEW:
+            return [SentencePieceTokenizer.encode(self, line) for line in lines]
         try:
             ids: list[list[int]] = self._processor.encode(list(lines), num_threads=THREADS)
         except (TypeError, RuntimeError):  # the library names neither the text nor the place
