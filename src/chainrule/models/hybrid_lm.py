@@ -259,8 +259,7 @@ class HybridLanguageModel(LanguageModel):
         core, encoded = self.features, self._encode(source_BS)
         allocation = core.read_allocation(encoded)
         parallel = self._predict_in_parallel(encoded, allocation, source_BS)
-        engine = self._engine
-        if engine is not None and parallel is not None:
+        if (engine := self._engine) is not None and parallel is not None:
             parallel = add_table(parallel, self.output, engine)
         memory = core.make_memory(encoded, allocation, parallel, engine)
         memory = core.prepare_positions(memory, self.config.block, self.config.allocation_threshold)
@@ -307,7 +306,7 @@ class HybridLanguageModel(LanguageModel):
     def predict_block(self, tokens_BT: Tensor) -> Tensor:
         """log p of each token of a block after given texts, by the parallel branch -> BTV."""
         source = self._parallel_source(self._encode(self._last_context(tokens_BT)))
-        return self._parallel_log_probs(self.features.parallel(*source, None))
+        return log_probs(self.features.parallel(*source, None), self.output, self._engine)
 
     def predict_rest(self, state: Prefix, token_B: Tensor) -> tuple[Tensor, Prefix]:
         """log p of the other tokens of the block by the parallel branch, which sees those read and `token_B` -> BTV."""
@@ -319,11 +318,12 @@ class HybridLanguageModel(LanguageModel):
         if not current.position and current.memory.parallel is not None:
             prediction = current.memory.parallel  # of the mixture: nothing of the block is known yet
             features_BTD = slice_positions(prediction.features_ALD, current.memory.rows, 0, self.config.block)
-            return self._parallel_log_probs(features_BTD), state._replace(features=current)
+            return log_probs(features_BTD, self.output, self._engine), state._replace(features=current)
         source = current.parallel or self._parallel_source(current.encoded)
         known = self._known_tokens(inputs_BL[:, inputs_BL.shape[1] - current.position :])
         features_BTD = self.features.parallel(*source, None, known)[:, current.position :]
-        return self._parallel_log_probs(features_BTD), state._replace(features=current._replace(parallel=source))
+        state = state._replace(features=current._replace(parallel=source))
+        return log_probs(features_BTD, self.output, self._engine), state
 
     def _parallel_source(self, encoded: EncodedSource) -> ParallelSource:
         """What the parallel branch reads for a whole block."""
@@ -336,10 +336,6 @@ class HybridLanguageModel(LanguageModel):
         T, size = known_BT.shape[1], self.config.block
         shown_BL = (torch.arange(size, device=known_BT.device) < T).expand(len(known_BT), -1)
         return KnownTokens(self.embedding(functional.pad(known_BT, (0, size - T))), shown_BL)
-
-    def _parallel_log_probs(self, features_BTD: Tensor) -> Tensor:
-        """log p of all tokens by the parallel branch -> BTV."""
-        return log_probs(features_BTD, self.output, self._engine)
 
 
 class _BlockReading:
