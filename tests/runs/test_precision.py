@@ -26,14 +26,14 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runs(text: Path) -> dict[str, Path]:
     found = {}
-    for model in ("transformer", "lstm", "ngram"):
+    for model in ("transformer", "lstm", "at", "ngram"):
         options: dict[str, Any] = {} if model == "ngram" else {"steps": 30, "settings": {"model": {"embedding": 32}}}
         found[model] = text.parent / model
         cr.train(text, model=model, tokenizer="char", valid=text, out=found[model], **options)
     return found
 
 
-@pytest.mark.parametrize("model", ["transformer", "lstm"])
+@pytest.mark.parametrize("model", ["transformer", "lstm", "at"])
 def test_every_matrix_has_at_most_255_values_per_row(runs: dict[str, Path], model: str) -> None:
     exact, rounded = cr.load(runs[model]), cr.load(runs[model], precision="int8")
     for before, after in zip(exact.model.parameters(), rounded.model.parameters(), strict=True):
@@ -47,7 +47,7 @@ def test_every_matrix_has_at_most_255_values_per_row(runs: dict[str, Path], mode
     assert rounded.model.precision == "int8"
 
 
-@pytest.mark.parametrize("model", ["transformer", "lstm"])
+@pytest.mark.parametrize("model", ["transformer", "lstm", "at"])
 def test_eval_prints_the_cost(runs: dict[str, Path], text: Path, model: str) -> None:
     result = chainrule("eval", str(runs[model]), str(text), "--precision", "int8", "--json")
     found = json.loads(result.out)
@@ -78,7 +78,7 @@ def test_what_has_no_matrices_refuses_it(runs: dict[str, Path]) -> None:
 # Saved with 8 bits
 
 
-@pytest.mark.parametrize("model", ["transformer", "lstm"])
+@pytest.mark.parametrize("model", ["transformer", "lstm", "at"])
 def test_an_exported_run_has_8_bit_weights_and_the_same_numbers(
     runs: dict[str, Path], text: Path, model: str, tmp_path: Path
 ) -> None:
