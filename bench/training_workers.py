@@ -55,7 +55,7 @@ class Shape(NamedTuple):
     steps: int
 
 
-SHAPES = {"4 × 128": Shape(4, 4, 128, 12, 64, 60), "6 × 384": Shape(6, 6, 384, 16, 256, 2)}
+SHAPES = {"4 × 128": Shape(4, 4, 128, 12, 64, 60), "6 × 384": Shape(6, 6, 384, 16, 256, 4)}
 
 
 class PlainBlock(nn.Module):

@@ -309,7 +309,7 @@ def test_8_it_learns(case: Case, paths: tuple[Path, Path], tmp_path: Path) -> No
     import chainrule as cr
 
     name, output, options = case
-    run = cr.load(fitted(paths, tmp_path / "run", name, output, 180, dropout=0.0, **options).path)
+    run = cr.load(fitted(paths, tmp_path / "run", name, output, 240, dropout=0.0, **options).path)
     held_out = write_pairs(tmp_path, letter_pairs(60, seed=9, longest=3))
     scores = list(run.score_pairs(held_out))  # type: ignore[attr-defined]
     loss = -sum(one.log_prob for one in scores) / sum(one.tokens for one in scores)

@@ -12,7 +12,7 @@ import pytest
 from torture.processes import Child
 
 from chainrule.base.arrays import Array
-from chainrule.base.devices import release_memory, return_large_blocks
+from chainrule.base.devices import keep_large_blocks, release_memory, return_large_blocks
 from chainrule.engines.ngram.estimate import EstimationPlan, estimate
 
 BOUND = 4 << 20
@@ -47,6 +47,7 @@ def growth(work: Callable[[], object]) -> int:
 
 def measure(tokens: Path, folder: Path, memory: int | None, prune: tuple[int, ...], quantize: bool) -> None:
     """In a child: estimate a model, and write its arrays and how much memory it took."""
+    keep_large_blocks()  # as after a training in the same process
     return_large_blocks()
     plan = EstimationPlan(3, "modified-kneser-ney", 1.0, prune, across_lines=True, quantize=quantize)
 

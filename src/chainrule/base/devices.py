@@ -91,6 +91,7 @@ def return_large_blocks() -> None:
     several times the memory that it uses.
     """
     _set_allocator(MMAP_THRESHOLD, 1 << 17)
+    _set_allocator(TRIM_THRESHOLD, 1 << 17)
 
 
 def keep_large_blocks() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,12 +26,15 @@ WARM_UP, TIMED = 2, 3
 """Steps before the first measurement, and steps of each measurement."""
 
 FIRST_REVIEW, LAST_REVIEW = 10.0, 160.0
-"""Seconds until the other choice is tried again: at first, and at most; doubled each time that nothing changes."""
+"""Seconds of steps until the other ways are tried again: at first, and at most; doubled when nothing changes."""
+
+TRIAL_SHARE = 0.1
+"""Most of the time that trials may take, where steps are so long that they would take more."""
 
 MARGIN = 1.05
 """How much faster the other choice must be to be taken."""
 
-SLOW = 2.0
+SLOW = 1.3
 """A trial is given up as soon as one of its steps takes this many times as long as a usual one."""
 
 
@@ -54,7 +56,7 @@ class ThreadChooser:
         self._trial: list[float] = []
         self._waiting = list(self.ways[1:])  # to be tried before the next decision
         self._warm = WARM_UP
-        self._since = time.monotonic()
+        self._since_decision = self._of_trials = 0.0  # seconds of steps
         torch.set_num_threads(self.way.threads)
 
     @classmethod
@@ -77,6 +79,9 @@ class ThreadChooser:
         """Report the time of a step and its tokens; the way of the next step is set here."""
         if len(self.ways) == 1:
             return
+        self._since_decision += seconds
+        if self.way != self.current:
+            self._of_trials += seconds
         if self._warm:  # kernels are compiled, memory is allocated and workers start in the first steps
             self._warm -= 1
             return
@@ -87,7 +92,7 @@ class ThreadChooser:
             return
         self._rates[self.way] = self._trial
         self._trial = []
-        if self.way == self.current and not self._waiting and time.monotonic() - self._since > self.review:
+        if self.way == self.current and not self._waiting and self._since_decision > self.review:
             self._waiting = [way for way in self.ways if way != self.current]
         if self._waiting:
             self._use(self._waiting.pop(0), warm=1)
@@ -106,5 +111,6 @@ class ThreadChooser:
             self.current, self.review = best, FIRST_REVIEW
         else:
             self.review = min(LAST_REVIEW, 2 * self.review)
-        self._since = time.monotonic()
+        self.review = max(self.review, self._of_trials / TRIAL_SHARE)
+        self._since_decision = self._of_trials = 0.0
         self._use(self.current)
