@@ -48,6 +48,7 @@ def main() -> None:
             run.translate("one hundred", max_new_tokens=5)
             if model == "hybrid":
                 run.translate("one hundred", max_new_tokens=5, mode="draft", num_beams=1)
+                run.translate("one hundred", max_new_tokens=5, mode="nar", num_beams=1)
 
 
 if __name__ == "__main__":
