@@ -31,7 +31,7 @@ def discard_stale_kernels(package: Path = PACKAGE) -> None:
     except (OSError, ValueError):
         known = {}
     changed = {name for name, stamp in known.items() if _stamp(package / name) != stamp}
-    if known and not changed:
+    if (known and not changed) or not os.access(package, os.W_OK):  # else every start would read the sources in vain
         return
     with contextlib.suppress(OSError):
         sources = kernel_sources(package)
