@@ -89,14 +89,15 @@ def test_workers_train_like_one_process(kind: str, options: dict[str, Any], tmp_
     assert_close([ours.tensors[name] for name in theirs.tensors], list(theirs.tensors.values()))
 
 
-def test_the_way_may_change_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changing = trainer(tmp_path / "changing", "lstm", [ALONE, SHARED], steps=12)
+@pytest.mark.parametrize("kind", ["lstm", "hybrid-lm"])  # the state of the latter grows with the text
+def test_the_way_may_change_at_every_step(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changing = trainer(tmp_path / "changing", kind, [ALONE, SHARED], steps=12)
     assert changing.threads is not None
     ways = iter([ALONE, SHARED, SHARED, ALONE, SHARED, ALONE, ALONE, SHARED, SHARED, SHARED, ALONE, SHARED])
     monkeypatch.setattr(
         changing.threads, "after_step", lambda seconds, work: setattr(changing.threads, "way", next(ways))
     )
-    alone = trainer(tmp_path / "alone", "lstm", [ALONE], steps=12)
+    alone = trainer(tmp_path / "alone", kind, [ALONE], steps=12)
     fit(changing)
     fit(alone)
     assert_close(weights(changing.model), weights(alone.model))

@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
@@ -39,10 +40,10 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.current_thread() is threading.main_thread()
 
 
-def fork(work: Callable[[], None], keep: int | None = None) -> int:
+def fork(work: Callable[[], None], keep: Collection[int] = ()) -> int:
     """Start `work` in a forked process of one thread, which ends with it or with this process -> its id.
 
-    It has the standard streams and, of all other open files, only `keep`: no lock of this process.
+    It has the standard streams and, of all other open files, only those in `keep`: no lock of this process.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child uses none of them
@@ -53,9 +54,8 @@ def fork(work: Callable[[], None], keep: int | None = None) -> int:
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the main process decides
-        first = STANDARD_STREAMS if keep is None else keep + 1
-        os.closerange(STANDARD_STREAMS, first - 1)
-        os.closerange(first, 1 << 16)
+        for before, after in pairwise([STANDARD_STREAMS - 1, *sorted(keep), 1 << 16]):
+            os.closerange(before + 1, after)
         torch.set_num_threads(1)
         work()
     finally:
@@ -121,7 +121,7 @@ def side_by_side(streams: Sequence[Callable[[], Iterator[R]]]) -> Iterator[list[
     try:
         for stream in streams:
             receiver, sender = Pipe(duplex=False)
-            children.append(fork(partial(_send_all, stream, sender), keep=sender.fileno()))
+            children.append(fork(partial(_send_all, stream, sender), keep=[sender.fileno()]))
             sender.close()
             waiting.append((receiver, children[-1]))
         while waiting:

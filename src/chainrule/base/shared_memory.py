@@ -1,4 +1,4 @@
-"""Memory that a process shares with the processes that it forks, and a barrier at which they meet."""
+"""Memory that a process shares with the processes that it forks, of fixed and of any size, and a barrier."""
 
 from __future__ import annotations
 
@@ -38,6 +38,31 @@ def shared_copy(tensor: Tensor) -> Tensor:
     """A copy of a tensor in shared memory."""
     copy = shared_zeros(tuple(tensor.shape), tensor.dtype)
     return copy.copy_(tensor.detach())
+
+
+class SharedBytes:
+    """Bytes of any number in a file without a name, which forked processes that keep `number` can read and replace."""
+
+    def __init__(self) -> None:
+        self.number = os.memfd_create("chainrule")
+
+    def write(self, data: bytes) -> None:
+        """Replace the bytes."""
+        os.ftruncate(self.number, 0)
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self.number, memoryview(data)[done:], done)
+
+    def read(self) -> bytes:
+        """All bytes."""
+        size, parts = os.fstat(self.number).st_size, list[bytes]()
+        while (done := sum(map(len, parts))) < size:
+            parts.append(os.pread(self.number, size - done, done))
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Close the file; the memory is freed with the last process that has it."""
+        os.close(self.number)
 
 
 class Barrier:

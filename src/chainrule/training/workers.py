@@ -18,12 +18,13 @@ import os
 import platform
 from functools import partial
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from chainrule.base.forking import can_fork, end_children, ending, fork
 from chainrule.base.processes import Processes
-from chainrule.base.shared_memory import Barrier, shared_copy, shared_zeros
+from chainrule.base.shared_memory import Barrier, SharedBytes, shared_copy, shared_zeros
 from chainrule.errors import RunError
 from chainrule.training.checkpoint_state import state_tensors
 from chainrule.training.gradient_norms import GradientNorms
@@ -65,13 +66,11 @@ class Workers:
         self.order = shared_zeros((3,), torch.float64)
         self.reports = shared_zeros((count, 2), torch.float64)
         self.message = shared_zeros((MESSAGE_BYTES,), torch.uint8)
-        self.random = shared_zeros((len(torch.get_rng_state()),), torch.uint8)
-        self.carried: dict[str, Tensor] = {}
-        if stepper.carries:
-            rows = len(stepper.batches.batch(0)[0].inputs_BT)
-            self.carried = {name: shared_copy(one) for name, one in state_tensors(stepper.model.start(rows)).items()}
+        self.rows = len(stepper.batches.batch(0)[0].inputs_BT) if stepper.carries else 0
+        self.states = [SharedBytes() for _ in range(count)]
         self.barrier = Barrier(count)
-        self.children = [fork(partial(self._serve, rank, os.getpid())) for rank in range(1, count)]
+        files = [one.number for one in self.states]
+        self.children = [fork(partial(self._serve, rank, os.getpid()), files) for rank in range(1, count)]
 
     # This process
 
@@ -84,21 +83,21 @@ class Workers:
 
     def pause(self) -> None:
         """Collect what this process needs to step alone or to save: the carried state of all rows."""
-        if self.loaded and self.carried:
+        if self.loaded and self.stepper.carries:
             self._give_order(GIVE)
-            self._write_carried(0)
+            self._write_state(0)
             self._meet(0)
-            self.stepper.restore({"random/cpu": torch.get_rng_state(), **self.carried}, Processes())
+            parts = [part for part in map(_read, self.states) if part]
+            carried = {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
+            self.stepper.restore({"random/cpu": torch.get_rng_state(), **carried}, Processes())
         self.loaded = False
 
     def _load(self) -> None:
         """Give every worker the random state and its rows of the carried state."""
-        self.random.copy_(torch.get_rng_state())
-        has_state = self.stepper.carried_state is not None
-        for name, tensor in state_tensors(self.stepper.carried_state).items():
-            self.carried[name].copy_(tensor)
-        self._give_order(LOAD, float(has_state))
-        self._read_state(0, has_state)
+        carried = state_tensors(self.stepper.carried_state)
+        self.states[0].write(safetensors.torch.save({"random/cpu": torch.get_rng_state(), **carried}))
+        self._give_order(LOAD)
+        self._read_state(0)
         self._meet(0)
         self.loaded = True
 
@@ -109,7 +108,9 @@ class Workers:
     def close(self) -> None:
         """End the workers. Weights and states stay in shared memory, which this process keeps."""
         end_children(self.children)
-        self.children = []
+        for one in self.states:
+            one.close()
+        self.children, self.states = [], []
 
     def _check_children(self) -> None:
         for child in self.children:
@@ -141,9 +142,9 @@ class Workers:
             self._take_step(rank, int(first), second)
             return
         if kind == LOAD:
-            self._read_state(rank, bool(first))
+            self._read_state(rank)
         else:
-            self._write_carried(rank)
+            self._write_state(rank)
         self._meet(rank)
 
     # All
@@ -158,15 +159,13 @@ class Workers:
     def _processes(self, rank: int) -> Processes:
         return Processes(rank, self.count)
 
-    def _read_state(self, rank: int, has_state: bool) -> None:
-        carried = self.carried if has_state else {}
-        self.stepper.restore({"random/cpu": self.random.clone(), **carried}, self._processes(rank))
+    def _read_state(self, rank: int) -> None:
+        self.stepper.restore(_read(self.states[0]), self._processes(rank))
 
-    def _write_carried(self, rank: int) -> None:
-        for name, tensor in state_tensors(self.stepper.carried_state).items():
-            share = self._processes(rank).share(len(self.carried[name]))
-            if share.size:
-                self.carried[name][share.begin : share.end] = tensor
+    def _write_state(self, rank: int) -> None:
+        """Write the carried state of this process's rows; nothing if it has none, though it computes one."""
+        has_rows = self._processes(rank).share(self.rows).size
+        self.states[rank].write(safetensors.torch.save(state_tensors(self.stepper.carried_state) if has_rows else {}))
 
     def _take_step(self, rank: int, number: int, multiplier: float) -> StepResult:
         stepper = self.stepper
@@ -218,6 +217,10 @@ class Workers:
         if self.stepper.config.clip and owned:
             nn.utils.clip_grads_with_norm_(owned, self.stepper.config.clip, total_norm, foreach=True)
         self.stepper.apply()
+
+
+def _read(state: SharedBytes) -> dict[str, Tensor]:
+    return safetensors.torch.load(state.read())
 
 
 def owners(stepper: Stepper, count: int) -> list[list[int]]:
