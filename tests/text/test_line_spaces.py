@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from collections import Counter
 
 import pytest
 
-from chainrule.text.coding.line_spaces import line_spaces
+from chainrule.base.lazy import LazyKernels
+from chainrule.text.coding import line_spaces as measured
+from chainrule.text.coding.line_spaces import OTHER_SPACES, line_spaces
 
 TEXTS = [
     "\n",
@@ -22,12 +25,18 @@ TEXTS = [
 ]
 
 
-def naive(text: str) -> tuple[dict[tuple[int, bool, int], int], dict[int, int], list[int]]:
-    frames, gaps, blank = Counter[tuple[int, bool, int]](), Counter[int](), list[int]()
+@pytest.fixture(autouse=True, params=["numpy", "compiled"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = LazyKernels("chainrule.text.coding.space_kernels", budget=-1 if request.param == "compiled" else 1 << 30)
+    monkeypatch.setattr(measured, "_kernels", kernels)
+
+
+def naive(text: str) -> tuple[dict[tuple[int, bool, int], int], dict[int, int], dict[int, int]]:
+    frames, gaps, blank = Counter[tuple[int, bool, int]](), Counter[int](), Counter[int]()
     for line in text.removesuffix("\n").split("\n"):
         core = line.strip(" ")
         if not core:
-            blank.append(len(line))
+            blank[len(line)] += 1
             continue
         frames[len(line) - len(line.lstrip(" ")), "  " not in core, len(line) - len(line.rstrip(" "))] += 1
         if "  " in core:
@@ -48,3 +57,15 @@ def test_spaces_of_random_lines_in_the_order_of_the_text() -> None:
         assert found == expected
         assert list(found.frames) == list(expected[0])
         assert list(found.gaps) == list(expected[1])
+        assert list(found.blank) == list(expected[2])
+
+
+@pytest.mark.parametrize("space", OTHER_SPACES)
+def test_other_white_space_is_noticed(space: str) -> None:
+    assert line_spaces(f"a b{space}\n") is None
+
+
+def test_all_white_space_is_known() -> None:
+    white = {chr(point) for point in range(sys.maxunicode + 1) if chr(point).isspace()}
+    assert white == {" ", "\n", *OTHER_SPACES}
+    assert line_spaces("".join(map(chr, range(0x21, 0x80))) + "—“中é\n") is not None

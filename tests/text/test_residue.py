@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +14,7 @@ from chainrule.errors import DataError
 from chainrule.text import Texts, Tokenizer, text_of, train_tokenizer
 from chainrule.text.coding.coders import CostCoder, RangeDecoder, RangeEncoder
 from chainrule.text.coding.residue import ResidueWriter, read_residue
-from chainrule.text.coding.residue_meter import ODD_SPACES, ResidueMeter
+from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.sources import TextSource
 from conftest import KINDS, SMALL
 
@@ -143,8 +142,3 @@ def test_tricky_text_is_restored(small: Small) -> None:
         ids, code, _, meter = measured(small(kind), text_of(SMALL))
         assert read(small(kind), ids, code) == SMALL.encode()
         assert meter.oov == 0 or small(kind).residue_kind == "lines"
-
-
-def test_odd_spaces_are_all_but_two() -> None:
-    spaces = {chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()}
-    assert {*ODD_SPACES, " ", "\n"} == spaces

@@ -9,6 +9,7 @@ import base64
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -80,9 +81,13 @@ class ScoreRequest(Lines):
     oov: OovKind = "unk"
     oov_penalty: float | None = None
 
+    @cached_property
+    def _text(self) -> str:
+        return "\n".join([*self.lines, ""])
+
     def check(self, limits: Limits) -> None:
         super().check(limits)
-        if "\n" in "".join(self.lines):
+        if self._text.count("\n") != len(self.lines):
             raise invalid("input has a text with a newline; /score takes lines, one text each", "input")
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
@@ -105,14 +110,14 @@ class ScoreRequest(Lines):
         """The length of a code for the lines; unknown words that `oov` charges are not spelled once more."""
         if not log_probs or not run.model.normalised or not math.isfinite(sum(log_probs)):
             return None
-        size = len("".join(self.lines).encode(errors="surrogatepass")) + len(self.lines)
+        size = len(self._text.encode(errors="surrogatepass"))
         return bits_per_byte(-sum(log_probs), meter.bits if self.oov == "unk" else 0.0, size)
 
     def _totals(
         self, run: LanguageModelRun, lines: Sequence[str], meter: ResidueMeter, log_probs: list[float]
     ) -> list[str]:
         """The records of lines as JSON, written as the verb writes them: faster than records that are encoded."""
-        text = text_of("".join([line + "\n" for line in lines]))  # never a path, as a list given to a run may be
+        text = text_of("\n".join([*lines, ""]))  # never a path, as a list given to a run may be
         records: list[str] = []
         for some, tokens in score_text(run.subject, text, 1, UnknownWords(self.oov, self.oov_penalty), meter):
             log_probs += some
@@ -124,7 +129,7 @@ class ScoreRequest(Lines):
     def _with_tokens(
         self, run: LanguageModelRun, lines: Sequence[str], meter: ResidueMeter, log_probs: list[float]
     ) -> list[str]:
-        text = "".join([line + "\n" for line in lines])
+        text = "\n".join([*lines, ""])
         meter.add(text, run.tokenizer.encode_block(text))
         found = list(run.score(list(lines), oov=self.oov, oov_penalty=self.oov_penalty))
         log_probs += [one.log_prob for one in found]

@@ -7,21 +7,55 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from chainrule.base.lazy import LazyKernels
+
 SPACE, NEWLINE = ord(" "), ord("\n")
+OTHER_SPACES = "\t\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+OTHER_ASCII = 8
+"""The first of them, which are ASCII."""
+
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+_kernels = LazyKernels("chainrule.text.coding.space_kernels", budget=1 << 23)  # bytes; 0.05 s or less
 
 
 class LineSpaces(NamedTuple):
-    """Spaces of the lines that have words."""
+    """Numbers of spaces, and how often each occurs, in the order of the text."""
 
-    frames: Counter[tuple[int, bool, int]]  # by spaces before the first word, single gaps, spaces after the last
-    gaps: Counter[int]  # of lines with other gaps than single spaces, by length
-    blank: list[int]  # spaces of each line without words
+    frames: Counter[tuple[int, bool, int]]  # of lines with words: before the first, single gaps, after the last
+    gaps: Counter[int]  # of lines with other gaps than single spaces: each gap between words
+    blank: Counter[int]  # of lines without words
 
 
-def line_spaces(text: str) -> LineSpaces:
-    """Measure whole lines, in which a space is the only white space. Counters are in the order of the text."""
-    bytes_N = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
+def line_spaces(text: str) -> LineSpaces | None:
+    """Measure whole lines; None: there is other white space than spaces and newlines."""
+    data = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
+    kernels = _kernels.after(len(data))
+    if kernels is not None:
+        return None if kernels.has_other_spaces(data) else _measure_compiled(data, kernels)
+    if any(space in text for space in (OTHER_SPACES[:OTHER_ASCII] if text.isascii() else OTHER_SPACES)):
+        return None
+    return _measure(data)
+
+
+def _measure_compiled(data: Any, kernels: Any) -> LineSpaces:
+    codes_L = np.empty(np.count_nonzero(data == NEWLINE), np.int64)
+    gaps = Counter[int]()
+    if not kernels.line_codes(data, codes_L):
+        gaps.update(kernels.inner_gaps(data, codes_L).tolist())
+    frames, blank, most = Counter[tuple[int, bool, int]](), Counter[int](), (1 << kernels.LEAD - kernels.TRAIL) - 1
+    for code, times in Counter(codes_L.tolist()).items():
+        lead = code >> kernels.LEAD
+        if code & kernels.BLANK:
+            blank[lead] = times
+        else:
+            frames[lead, bool(code & kernels.REGULAR), code >> kernels.TRAIL & most] = times
+    return LineSpaces(frames, gaps, blank)
+
+
+def _measure(bytes_N: Any) -> LineSpaces:
     end_L, space_S = np.flatnonzero(bytes_N == NEWLINE), np.flatnonzero(bytes_N == SPACE)
     begin_L = np.concatenate([[0], end_L[:-1] + 1])
     new_S = np.diff(space_S, prepend=-2) != 1
@@ -41,7 +75,7 @@ def line_spaces(text: str) -> LineSpaces:
     regular_L = blank_L | (long_Q[outer_L.clip(inner_L)] == long_Q[inner_L])
     frames = zip(lead_L[~blank_L].tolist(), regular_L[~blank_L].tolist(), trail_L[~blank_L].tolist(), strict=True)
     gaps = _between(size_R, inner_L[~regular_L], outer_L[~regular_L])
-    return LineSpaces(Counter(frames), Counter(gaps.tolist()), lead_L[blank_L].tolist())
+    return LineSpaces(Counter(frames), Counter(gaps.tolist()), Counter(lead_L[blank_L].tolist()))
 
 
 def _between(values: Ints, begin_M: Ints, end_M: Ints) -> Ints:

@@ -7,17 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from chainrule.text.coding.adaptive import AdaptiveChoice
 from chainrule.text.coding.line_spaces import line_spaces
 from chainrule.text.coding.residue import COUNT_BYTES, Frame, Models, UnitSplitter, unknown_parts
 from chainrule.text.tokenizers.base import Ids, Tokenizer
 from chainrule.text.tokenizers.vocabulary import UNK_PIECE, VocabularyTokenizer
 from chainrule.text.tokenizers.word import WordTokenizer
 
-ODD_SPACES = "\t\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
-    map(chr, range(0x2000, 0x200B))
-)
-ODD_ASCII = 8
-"""The first of them, which are ASCII."""
 MOST_UNSPELLED = 4096
 """Texts that a meter keeps to compute their bits together."""
 
@@ -75,14 +71,14 @@ class ResidueMeter:
         text, newline, self._tail = (self._tail + block).rpartition("\n")
         if not newline:
             return
-        if any(space in text for space in (ODD_SPACES[:ODD_ASCII] if text.isascii() else ODD_SPACES)):
+        spaces = line_spaces(text + newline)
+        if spaces is None:
             self._count_odd_lines(tokenizer, text.split("\n"))
             return
-        spaces = line_spaces(text + newline)
         for (lead, regular, trail), times in spaces.frames.items():
-            self._add_frames(Frame(" " * lead, regular, " " * trail), times)
-        for size in spaces.blank:
-            self._count_frame(tokenizer, " " * size, more=False)
+            self._add_frames(self._models.full, Frame(" " * lead, regular, " " * trail), times)
+        for size, times in spaces.blank.items():
+            self._add_frames(self._models.empty, Frame(" " * size), times)
         self._add_gaps({" " * size: times for size, times in spaces.gaps.items()})
 
     def _count_odd_lines(self, tokenizer: WordTokenizer, lines: Sequence[str]) -> None:
@@ -96,19 +92,16 @@ class ResidueMeter:
             else:
                 self._count_frame(tokenizer, line, more=False)
         for (lead, trail), times in frames.items():
-            self._add_frames(Frame(" " * lead, True, " " * trail), times)
+            self._add_frames(self._models.full, Frame(" " * lead, True, " " * trail), times)
 
-    def _add_frames(self, frame: Frame, times: int) -> None:
-        new = self._models.full.add(frame, times)
+    def _add_frames(self, known: AdaptiveChoice[Frame], frame: Frame, times: int) -> None:
+        new = known.add(frame, times)
         self._spelled += 2 * new
         self._spell([frame.lead, frame.trail] * new)
 
     def _count_frame(self, tokenizer: WordTokenizer, text: str, more: bool) -> None:
         lead, inner, trail = tokenizer.spacing(text)
-        frames = self._models.frames(len(text.strip()))
-        if frames.add(Frame(lead, inner is None, trail, more)):
-            self._spelled += 2
-            self._spell([lead, trail])
+        self._add_frames(self._models.frames(len(text.strip())), Frame(lead, inner is None, trail, more), 1)
         self._spelled += 8 * COUNT_BYTES * more
         self._add_gaps(Counter(inner or ()))
 

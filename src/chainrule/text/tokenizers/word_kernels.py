@@ -33,13 +33,13 @@ def _gaps(data: Array, unicode: bool) -> Array:
     if doubtful and unicode:
         for at in range(len(data)):
             if 0xC2 <= data[at] <= 0xE3:
-                for byte in range(_wide_gap(data, at)):
+                for byte in range(wide_gap(data, at)):
                     gaps[at + byte] = 1
     return gaps
 
 
 @kernel
-def _wide_gap(data: Array, at: int) -> int:
+def wide_gap(data: Array, at: int) -> int:
     """The length of a white space character of two or three bytes at `at`, 0 if there is none."""
     left = len(data) - at
     if data[at] == 0xC2:
