@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -23,9 +24,14 @@ def physical_cores() -> int:
     if (wanted := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(wanted):
         return int(wanted)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return max(1, usable // 2 if usable > 2 and _threaded() else usable)
+
+
+@functools.cache
+def _threaded() -> bool:
+    """Whether a core runs two threads at once (SMT)."""
     twins = Path("/sys/devices/system/cpu/smt/active")
-    threaded = twins.exists() and twins.read_text().strip() == "1"
-    return max(1, usable // 2 if threaded and usable > 2 else usable)
+    return twins.exists() and twins.read_text().strip() == "1"
 
 
 @contextlib.contextmanager

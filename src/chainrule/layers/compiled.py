@@ -35,6 +35,7 @@ class PackedModel:
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._packed: tuple[Any, ...] = ()
+        self._held: _HeldParameters | None = None
 
     def forget(self) -> None:
         """Pack again before the next use."""
@@ -78,15 +79,42 @@ class PackedModel:
 
     def engine(self, model: nn.Module, precision: Precision, weights: Callable[[], Weights | None]) -> Engine | None:
         """The engine of the model as it is now; None: it is computed by torch."""
-        first = next(model.parameters())
-        if model.training or not inference_kernel_supports(first):
+        if model.training:
             return None
-        state = precision, first.data_ptr(), sum(map(_version, model.parameters()))
+        if self._held is None or not self._held.by(model):
+            self._held = _HeldParameters(model)
+        parameters = self._held.parameters
+        if not inference_kernel_supports(parameters[0]):
+            return None
+        state = precision, parameters[0].data_ptr(), sum(map(_version, parameters))
         if state != self._packed:
             described = weights()
             self._engine = None if described is None else _compile(described, precision)
             self._packed = state
         return self._engine
+
+
+class _HeldParameters:
+    """The parameters of a model, and what holds them: torch takes ten times as long to list them as to compare."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.parameters, self._model = [*model.parameters()], model
+        holders = (part for module in model.modules() for part in (module._modules, module._parameters))
+        self._holders: list[tuple[dict[str, Any], list[tuple[str, Any]]]] = [
+            (holder, [*holder.items()]) for holder in holders if holder
+        ]
+
+    def by(self, model: nn.Module) -> bool:
+        """Whether the model still holds the same modules and parameters."""
+        if model is not self._model:
+            return False
+        for holder, items in self._holders:
+            if len(holder) != len(items):
+                return False
+            for name, held in items:
+                if holder.get(name) is not held:
+                    return False
+        return True
 
 
 def _compile(weights: Weights, precision: Precision) -> Engine:

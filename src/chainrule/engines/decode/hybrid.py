@@ -9,7 +9,6 @@ draft chooses exactly what single steps choose.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +18,7 @@ from chainrule.engines.decode import hybrid_kernel as kernel
 from chainrule.engines.decode.linear import Packer, rounded_up
 from chainrule.engines.decode.output import CompiledOutput
 from chainrule.engines.decode.recurrent_weights import AttentionWeights, CellWeights
+from chainrule.engines.decode.room import Room
 from chainrule.engines.decode.weights import Linear, pad_heads
 
 Array = np.ndarray[Any, Any]
@@ -59,13 +59,6 @@ class HybridSource(NamedTuple):
 NO_PREDICTION = np.empty(0, np.float32), np.empty(0, np.float32), 0
 
 
-class _Room(threading.local):
-    """The arrays of the last call of a thread, and what they were made for."""
-
-    key: tuple[int, ...] = ()
-    room: tuple[Any, ...] = ()
-
-
 class CompiledHybrid:
     """The packed weights of the autoregressive branch."""
 
@@ -79,7 +72,7 @@ class CompiledHybrid:
         self.output = None
         if self.vocabulary is not None:
             self.output = CompiledOutput(self.model[1], int(self.model[0][kernel.OUTPUT]), self.vocabulary)
-        self._last = _Room()
+        self._room = Room()
 
     def _pack(self, packer: Packer, weights: HybridWeights) -> Array:
         Shape, attention = kernel.Shape, weights.attention
@@ -120,20 +113,13 @@ class CompiledHybrid:
         if source.prediction is not None and predicts:
             odds_AK, table_AKV = source.prediction
             prediction = odds_AK.reshape(-1), table_AKV.reshape(-1), odds_AK.shape[1]
-        room = self._room(R, R * T, M, S, predicts)
+        room = self._room.arrays(kernel.make_room, self.model, R * T, R, M if predicts else 0, M, S)
         token_N, sizes = np.ascontiguousarray(tokens_RT).reshape(-1), (R, T, source.rows, M)
         found = path_NU, results, predicts
         kernel.read_tokens(
             self.model, self.embedding, token_N, sizes, hidden_RU, memory, places, prediction, found, room
         )
         return results, path_NU
-
-    def _room(self, rows: int, items: int, results: int, positions: int, predicts: bool) -> tuple[Any, ...]:
-        key, last = (rows, items, results, rounded_up(positions), predicts), self._last
-        if last.key != key:
-            last.room = kernel.make_room(self.model, rows, items, results, positions, predicts=predicts)
-            last.key = key
-        return last.room
 
     def _order(self, count: int) -> Array:
         """0, 1, …, count - 1."""

@@ -48,17 +48,20 @@ FOUR = 4 * LANES
 THIRD, FIFTH, SEVENTH, NINTH, ELEVENTH, THIRTEENTH = (np.float32(1 / n) for n in (3, 5, 7, 9, 11, 13))
 
 
-def make_room(model: Any, rows: int, items: int, results: int, positions: int, *, predicts: bool) -> tuple[Any, ...]:
-    """The arrays of a call: `items` tokens of `rows` rows, `results` results, sources of at most `positions`."""
+def make_room(model: Any, items: int, rows: int, predictions: int, results: int, positions: int) -> tuple[Any, ...]:
+    """The arrays of a call: `items` tokens of `rows` rows, sources of at most `positions`.
+
+    All `results` have features, and `predictions` of them log p.
+    """
     shape, (linears, *_) = model
     units, width = int(shape[UNITS]), int(shape[WIDTH])
-    words = int(linears[shape[OUTPUT], OUTPUTS]) if predicts else 0
+    words = int(linears[shape[OUTPUT], OUTPUTS]) if predictions else 0
     features = rounded_up(width)
     spare = aligned(items * (max(features, units) + 4), np.uint8), aligned(items)
     inputs, states = aligned(items * features), (aligned(rows * units), aligned(items * units))
     work = aligned(items * 3 * units), aligned(rows * 3 * units), aligned(rows * units)
-    attention = aligned(items * units), aligned(items * units), aligned(rounded_up(positions)), aligned(units)
-    return inputs, states, work, attention, (aligned(results * features), aligned(results * words)), spare
+    attention = aligned(items * units), aligned(items * units), aligned(positions), aligned(units)
+    return inputs, states, work, attention, (aligned(results * features), aligned(predictions * words)), spare
 
 
 @compiled

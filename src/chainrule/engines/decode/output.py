@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from chainrule.engines.decode.compiling import compiled
 from chainrule.engines.decode.linear import INPUTS, LINEARS, OUTPUTS, aligned, apply_linear
+from chainrule.engines.decode.room import Room
 from chainrule.engines.decode.screening import Screen, find_words, make_screen
 from chainrule.engines.decode.stack_kernel import log_softmax, log_total
 
@@ -19,18 +19,11 @@ ROWS_PER_CALL = 128
 """Features whose scores a call holds at once."""
 
 
-class _Room(threading.local):
-    """The arrays of the last call of a thread, and their number of rows."""
-
-    rows: int = -1
-    room: tuple[Any, ...] = ()
-
-
 class CompiledOutput:
     """An output layer of packed weights, whose words have the scores w·h + b."""
 
     def __init__(self, weights: tuple[Array, ...], number: int, vocabulary: int) -> None:
-        self.weights, self.number, self.vocabulary, self._last = weights, number, vocabulary, _Room()
+        self.weights, self.number, self.vocabulary, self._room = weights, number, vocabulary, Room()
         self.inputs, self.outputs = (int(weights[LINEARS][number, field]) for field in (INPUTS, OUTPUTS))
 
     @cached_property
@@ -65,15 +58,12 @@ class CompiledOutput:
         """Slices of the features, and the arrays of a call for each."""
         for first in range(0, len(features_ND), ROWS_PER_CALL):
             part = slice(first, min(first + ROWS_PER_CALL, len(features_ND)))
-            yield part, self._room(part.stop - first)
+            yield part, self._room.arrays(_make_room, self, part.stop - first)
 
-    def _room(self, rows: int) -> tuple[Any, ...]:
-        last = self._last
-        if last.rows != rows:
-            spare = aligned(rows * (self.inputs + 4), np.uint8), aligned(rows)
-            last.room = aligned(rows * self.outputs), self.screen.room(self.vocabulary), spare
-            last.rows = rows
-        return last.room
+
+def _make_room(output: CompiledOutput, rows: int) -> tuple[Any, ...]:
+    spare = aligned(rows * (output.inputs + 4), np.uint8), aligned(rows)
+    return aligned(rows * output.outputs), output.screen.room(output.vocabulary), spare
 
 
 @compiled

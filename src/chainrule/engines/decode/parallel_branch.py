@@ -10,7 +10,6 @@ Two recurrences read the inputs from both sides, every state attends to its sour
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from chainrule.engines.decode.maps import add, copy
 from chainrule.engines.decode.recurrent_encoder import PLACES_PER_CALL, EncoderWeights, pack_encoder
 from chainrule.engines.decode.recurrent_encoder_kernel import REAL, SIDES, encode
 from chainrule.engines.decode.recurrent_weights import AttentionWeights
+from chainrule.engines.decode.room import Room
 from chainrule.engines.decode.shares import row_cuts, run_shares
 from chainrule.engines.decode.weights import Linear, pad_heads
 
@@ -39,13 +39,6 @@ class ParallelWeights:
     attention: AttentionWeights
     join: Linear
     inputs: Linear
-
-
-class _Room(threading.local):
-    """The arrays of the last call of a thread, and what they were made for."""
-
-    key: tuple[int, ...] = ()
-    room: tuple[Any, ...] = ()
 
 
 class CompiledParallel:
@@ -65,7 +58,7 @@ class CompiledParallel:
         for part, layer in parts.items():
             shape[part] = packer.linear(layer.weight_XD, layer.bias_X)
         self.model = shape, encoder, layers, packer.weights()
-        self._work, self._last = multiplications(self.model[3]), _Room()
+        self._work, self._room = multiplications(self.model[3]), Room()
 
     def predict(
         self, read_RTD: Array, inputs_RTD: Array, keys_ASX: Array, values_ASX: Array, count_A: Array, length_R: Array
@@ -92,26 +85,22 @@ class CompiledParallel:
                     length_R[part],
                     memory,
                     features_RTD[part].reshape(-1),
-                    self._room(sizes[0] * T, sizes[0], S),
+                    self._room.arrays(_make_room, self, sizes[0] * T, sizes[0], S),
                 )
 
         run_shares(predict, row_cuts(A, rows * T * self._work))
         return features_RTD
 
-    def _room(self, items: int, rows: int, positions: int) -> tuple[Any, ...]:
-        key, last = (items, rows, rounded_up(positions)), self._last
-        if last.key == key:
-            return last.room
-        shape, encoder, _, (linears, *_) = self.model
-        U, D, states = self.units, int(linears[shape[JOIN], OUTPUTS]), int(encoder[encoder_kernel.STATES])
-        hidden = aligned(items * self.real_units), aligned(rows * int(encoder[encoder_kernel.LAYERS]) * states * U)
-        spare = aligned(items * (max(D, U, self.width) + 4), np.uint8), aligned(items)
-        attention = aligned(items * U), aligned(items * U), aligned(rounded_up(positions)), aligned(U)
-        ends = aligned(items * D), aligned(items * D)
-        own = encoder_kernel.make_room((encoder,), items)
-        last.room = hidden, (aligned(items * U), aligned(items * U)), own, attention, ends, spare
-        last.key = key
-        return last.room
+
+def _make_room(branch: CompiledParallel, items: int, rows: int, positions: int) -> tuple[Any, ...]:
+    """The arrays of a call for `items` positions of `rows` targets, and sources of at most `positions`."""
+    shape, encoder, _, (linears, *_) = branch.model
+    U, D, states = branch.units, int(linears[shape[JOIN], OUTPUTS]), int(encoder[encoder_kernel.STATES])
+    hidden = aligned(items * branch.real_units), aligned(rows * int(encoder[encoder_kernel.LAYERS]) * states * U)
+    spare = aligned(items * (max(D, U, branch.width) + 4), np.uint8), aligned(items)
+    attention = aligned(items * U), aligned(items * U), aligned(positions), aligned(U)
+    ends, own = (aligned(items * D), aligned(items * D)), encoder_kernel.make_room(encoder, items)
+    return hidden, (aligned(items * U), aligned(items * U)), own, attention, ends, spare
 
 
 @compiled

@@ -10,7 +10,6 @@ never depend on the other rows, nor on how its tokens are divided into calls.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -23,6 +22,7 @@ from chainrule.engines.decode import recurrent_kernel as kernel
 from chainrule.engines.decode import recurrent_search as search
 from chainrule.engines.decode.linear import Packer, aligned, apply_linear, rounded_up
 from chainrule.engines.decode.recurrent_weights import CELLS, SCORES, AttentionWeights, CellWeights, RecurrentWeights
+from chainrule.engines.decode.room import Room
 from chainrule.engines.decode.screening import Screen, make_screen
 from chainrule.engines.decode.stack import Precision, Wanted
 from chainrule.engines.decode.weights import Linear, pad_heads
@@ -35,13 +35,6 @@ TABLE_ENTRIES = 2**20
 
 ITEMS_PER_CALL = 2048
 """Tokens that one call of the kernel reads, which bounds its memory; dividing a text changes no number."""
-
-
-class _Room(threading.local):
-    """The arrays of the last call of a thread, and what they were made for."""
-
-    key: tuple[int, ...] = ()
-    room: tuple[Any, ...] = ()
 
 
 class CompiledRecurrence:
@@ -67,7 +60,7 @@ class CompiledRecurrence:
         bare = features.copy()
         bare[kernel.Shape.BRIDGE] = -1
         layers, packed = np.array(rows, np.int64), packer.weights()
-        self._last = _Room()
+        self._room = Room()
         self.model, self.feature_model, self.bare_model = ((one, layers, packed) for one in (shape, features, bare))
 
     def _pack_shape(self, packer: Packer, weights: RecurrentWeights) -> Array:
@@ -116,11 +109,8 @@ class CompiledRecurrence:
         return Linear(pad_heads(layer.weight_XD, blocks, width, self.units), bias_X)
 
     def room(self, model: Any, rows: int, items: int, results: int, positions: int) -> tuple[Any, ...]:
-        """The arrays of a call; those of the last call of this thread, if it was as large."""
-        key = id(model), rows, items, results, rounded_up(positions)
-        if self._last.key != key:
-            self._last.key, self._last.room = key, kernel.make_room(model, rows, items, results, positions)
-        return self._last.room
+        """The arrays of a call."""
+        return self._room.arrays(kernel.make_room, model, items, rows, results, positions)
 
     @cached_property
     def screen(self) -> Screen:

@@ -8,7 +8,6 @@ A text has the same numbers alone, beside others, and with any padding.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from chainrule.engines.decode import recurrent_encoder_kernel as kernel
 from chainrule.engines.decode.linear import Packer, multiplications, rounded_up
 from chainrule.engines.decode.recurrent_weights import CELLS, CellWeights
+from chainrule.engines.decode.room import Room
 from chainrule.engines.decode.shares import row_cuts, run_shares
 from chainrule.engines.decode.weights import Linear, pad_heads
 
@@ -40,20 +40,13 @@ class EncoderWeights:
         return int(self.layers[0][0].hidden_GU.shape[1])
 
 
-class _Room(threading.local):
-    """The arrays of the last call of a thread, and their number of places."""
-
-    items: int = -1
-    room: tuple[Any, ...] = ()
-
-
 class CompiledEncoder:
     """The packed weights of recurrent layers."""
 
     def __init__(self, weights: EncoderWeights, precision: str = "float32") -> None:
         packer = Packer(int8=precision == "int8")
         self.model = pack_encoder(packer, weights), packer.weights()
-        self.width, self._last = len(weights.layers[0]) * weights.units, _Room()
+        self.width, self._room = len(weights.layers[0]) * weights.units, Room()
         self.layers, self.states = len(weights.layers), 2 if weights.cell.startswith("lstm") else 1
 
     def read(self, inputs_RTD: Array, count_R: Array) -> tuple[Array, Array]:
@@ -80,17 +73,11 @@ class CompiledEncoder:
                     count_R[part],
                     states_RTE[part].reshape(-1),
                     last_RLXE[part].reshape(-1),
-                    self._room(rows * T),
+                    self._room.arrays(kernel.make_room, shape, rows * T),
                 )
 
         run_shares(read, row_cuts(R, T * multiplications(packed)))
         return states_RTE, last_RLXE
-
-    def _room(self, items: int) -> tuple[Any, ...]:
-        last = self._last
-        if last.items != items:
-            last.items, last.room = items, kernel.make_room((self.model[0][0],), items)
-        return last.room
 
 
 def pack_encoder(packer: Packer, weights: EncoderWeights) -> tuple[Array, Array]:

@@ -36,9 +36,8 @@ class EncoderShape(IntEnum):
 CELL, UNITS, REAL, BLOCKS, STATES, LAYERS, SIDES, WIDTH = range(8)
 
 
-def make_room(model: Any, items: int) -> tuple[Any, ...]:
+def make_room(shape: Any, items: int) -> tuple[Any, ...]:
     """The arrays of a call with `items` places."""
-    shape = model[0]
     U, G, sides = int(shape[UNITS]), int(shape[UNITS] * shape[BLOCKS]), int(shape[SIDES])
     widest = rounded_up(max(int(shape[WIDTH]), int(sides * shape[REAL])))
     own = aligned(TILE_ROWS * int(shape[STATES]) * U), aligned(TILE_ROWS * G), aligned(TILE_ROWS * U)

@@ -70,7 +70,7 @@ BRIDGED, LOGITS, SHIFTS = range(3)
 """Entries of its work, and of its ends."""
 
 
-def make_room(model: Any, rows: int, items: int, results: int, positions: int) -> tuple[Any, ...]:
+def make_room(model: Any, items: int, rows: int, results: int, positions: int) -> tuple[Any, ...]:
     """The arrays of a call: `items` tokens of `rows` rows, `results` results, sources of at most `positions`."""
     shape, _, (linears, *_) = model
 
@@ -83,7 +83,7 @@ def make_room(model: Any, rows: int, items: int, results: int, positions: int) -
     widest = max(width, units, outputs(BRIDGE))
     spare = aligned(items * (widest + 4), "uint8"), aligned(items)
     work = aligned(items * gates), aligned(max(rows, int(shape[LAYERS])) * gates), aligned(rows * units)
-    attention = aligned(items * units), aligned(items * units), aligned(rounded_up(positions)), aligned(units)
+    attention = aligned(items * units), aligned(items * units), aligned(positions), aligned(units)
     ends = aligned(results * outputs(BRIDGE)), aligned(results * outputs(OUTPUT)), aligned(results)
     return inputs, states, work, attention, ends, spare
 

@@ -1,44 +1,31 @@
-"""The arrays that a call of the engine works in."""
+"""The arrays that a call of an engine works in."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from chainrule.engines.decode.linear import OUTPUTS, aligned, rounded_up
-from chainrule.engines.decode.stack_layout import HEAD, HEADS, INTO, OUTPUT, WIDEN, WIDTH
+from chainrule.engines.decode.linear import rounded_up
 
 MOST = 4
-"""Arrays for up to this many times as many tokens are used again: the rows of a beam become fewer step by step."""
+"""Arrays for up to this many times as many items are used again: the rows of a beam become fewer step by step."""
 
 
 class Room(threading.local):
     """The arrays of the last call of each thread, and what they were made for."""
 
     model: Any = None
-    sizes: tuple[int, int, int] = (0, 0, 0)
+    sizes: tuple[int, ...] = ()
     last: tuple[Any, ...] = ()
 
-    def arrays(self, model: Any, items: int, results: int, positions: int) -> tuple[Any, ...]:
-        """The arrays of a call; those of the last one, if they are large enough and not far larger."""
-        most_items, most_results, most_positions = self.sizes
-        fits = items <= most_items <= MOST * items and results <= most_results and positions <= most_positions
-        if self.model is not model or not fits:
-            self.model, self.sizes = model, (items, results, positions)
-            self.last = make_room(model, items, results, positions)
+    def arrays(self, make: Callable[..., tuple[Any, ...]], model: Any, *sizes: int) -> tuple[Any, ...]:
+        """What `make(model, *sizes)` gives; the arrays of the last call, if they are large enough and not far larger.
+
+        The first size is the number of items. Sizes are rounded up, so that the next text, a bit longer, has room.
+        """
+        fits = self.model is model and all(size <= most for size, most in zip(sizes, self.sizes, strict=True))
+        if not fits or self.sizes[0] > MOST * rounded_up(sizes[0]):
+            self.model, self.sizes = model, tuple(map(rounded_up, sizes))
+            self.last = make(model, *self.sizes)
         return self.last
-
-
-def make_room(model: Any, items: int, results: int, positions: int) -> tuple[Any, ...]:
-    """The arrays that a call needs for `items` tokens, `results` of which are wanted, and rows of `positions`."""
-    shape, _, blocks, (linears, *_) = model
-    stride, X = rounded_up(int(shape[WIDTH])), int(shape[HEADS] * shape[HEAD])
-    inner, into = (int(linears[blocks[0, part], OUTPUTS]) for part in (WIDEN, INTO))
-    words = 0 if shape[OUTPUT] < 0 else int(linears[shape[OUTPUT], OUTPUTS])
-    stream, inputs = aligned(items * stride), aligned(items * stride)
-    wide, mixed = aligned(items * max(inner, stride, into)), aligned(items * max(X, stride))
-    scores = aligned(int(shape[HEADS]) * rounded_up(positions))
-    bytes_ = aligned(items * (max(inner, stride, X) + 4), np.uint8), aligned(items)
-    return stream, inputs, wide, mixed, scores, bytes_, stride, aligned(results * words), aligned(results)

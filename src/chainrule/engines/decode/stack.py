@@ -88,7 +88,7 @@ class CompiledStack:
 
         def read(begin: int, end: int) -> None:
             own, items = slice(begin, end), end - begin
-            space = self.room.arrays(self.feature_model, items, items, int(count_B.max(initial=1)))
+            space = self.room.arrays(kernel.make_room, self.feature_model, items, items, int(count_B.max(initial=1)))
             tokens = row_N[own], position_N[own], token_N[own]
             found = features_ND[own]
             kernel.read_tokens(
@@ -220,7 +220,9 @@ class StackState(TensorHolder):
     def _arguments(self, model: Any, past: Past, items: int, results: int) -> tuple[Any, Any]:
         """What the kernel takes: the sources, and room for its work."""
         memory = NO_MEMORY if self.sources is NO_SOURCES else self.sources.arrays()
-        return memory, self.stack.room.arrays(model, items, results, past.positions + self.sources.longest)
+        return memory, self.stack.room.arrays(
+            kernel.make_room, model, items, results, past.positions + self.sources.longest
+        )
 
     def continue_greedily(self, token: int, count: int, eos: int) -> tuple[Array, StackState]:
         """Read a token of the one row, then choose the most probable next ones, at most `count` -> all but the first.

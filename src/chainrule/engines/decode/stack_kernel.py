@@ -8,12 +8,14 @@ head, which is rounded up too.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from chainrule.engines.decode.attention import LOWEST
 from chainrule.engines.decode.compiling import compiled
 from chainrule.engines.decode.functions import ZERO, activate
-from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, apply_linear
+from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, aligned, apply_linear, rounded_up
 from chainrule.engines.decode.maps import add, copy, scale, subtract
 from chainrule.engines.decode.stack_attention import attend_to_source, attend_to_text
 from chainrule.engines.decode.stack_layout import (
@@ -26,7 +28,10 @@ from chainrule.engines.decode.stack_layout import (
     FINAL_NORM,
     FINAL_NORM_BIAS,
     GATED,
+    HEAD,
+    HEADS,
     INNER,
+    INTO,
     LAYERS,
     NARROW,
     OUTPUT,
@@ -40,6 +45,19 @@ from chainrule.engines.decode.stack_layout import (
 from chainrule.engines.decode.stack_parts import after, before, normalise
 from chainrule.engines.decode.sums import sum_of_exponentials
 from chainrule.engines.decode.vectors import LANES, largest
+
+
+def make_room(model: Any, items: int, results: int, positions: int) -> tuple[Any, ...]:
+    """The arrays of a call for `items` tokens, `results` of which are wanted, and rows of at most `positions`."""
+    shape, _, blocks, (linears, *_) = model
+    stride, X = rounded_up(int(shape[WIDTH])), int(shape[HEADS] * shape[HEAD])
+    inner, into = (int(linears[blocks[0, part], OUTPUTS]) for part in (WIDEN, INTO))
+    words = 0 if shape[OUTPUT] < 0 else int(linears[shape[OUTPUT], OUTPUTS])
+    stream, inputs = aligned(items * stride), aligned(items * stride)
+    wide, mixed = aligned(items * max(inner, stride, into)), aligned(items * max(X, stride))
+    scores = aligned(int(shape[HEADS]) * positions)
+    bytes_ = aligned(items * (max(inner, stride, X) + 4), np.uint8), aligned(items)
+    return stream, inputs, wide, mixed, scores, bytes_, stride, aligned(results * words), aligned(results)
 
 
 @compiled

@@ -28,7 +28,7 @@ def has_other_spaces(data: Array) -> bool:
         for at in range(len(data)):
             if 0xC2 <= data[at] <= 0xE3:
                 odd |= np.uint8(wide_gap(data, at))
-    return odd != 0
+    return bool(odd != 0)
 
 
 @kernel
@@ -70,7 +70,7 @@ def inner_gaps(data: Array, codes_L: Array) -> Array:
         if codes_L[line] & REGULAR:
             while data[at] != NEWLINE:
                 at += 1
-        run = np.int64(0)
+        run = 0
         while data[at] != NEWLINE:
             if data[at] == SPACE:
                 run += 1
