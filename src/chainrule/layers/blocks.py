@@ -28,6 +28,7 @@ from chainrule.layers.attention.source_memory import SourceMemory, attend_source
 from chainrule.layers.dropout import dropout, dropout_mask
 from chainrule.layers.fused.attention import FusedAttention, Heads, attend_fused
 from chainrule.layers.fused.feedforward import FusedFeedforward
+from chainrule.layers.fused.linear import linear
 from chainrule.layers.fused.parts import fused_kernels_support
 from chainrule.layers.squared_relu import squared_relu
 from chainrule.types import State
@@ -173,8 +174,8 @@ class Block(ShardUnit, nn.Module):
     def _attend_whole(self, inputs_ND: Tensor, batch: int, keep: int = 0) -> Tensor:
         """Causal self-attention without a past, by the kernel, for the positions after the first `keep`."""
         into, out = self.attention_parameters
-        mixed_NX, _ = attend_fused(F.linear(inputs_ND, *into), self._heads(inputs_ND, batch), keep=keep)
-        return F.linear(mixed_NX, *out)
+        mixed_NX, _ = attend_fused(linear(inputs_ND, *into), self._heads(inputs_ND, batch), keep=keep)
+        return linear(mixed_NX, *out)
 
     def _attend(
         self, inputs_ND: Tensor, batch: int, cache: State, mask: Tensor | None, causal: bool
@@ -184,7 +185,7 @@ class Block(ShardUnit, nn.Module):
         rate = self.shape.attention_dropout if self.training else 0.0
         into, out = self.attention_parameters
         mixed_NX, cache = attend(
-            F.linear(inputs_ND, *into),
+            linear(inputs_ND, *into),
             batch,
             self.heads,
             cache,
@@ -194,24 +195,24 @@ class Block(ShardUnit, nn.Module):
             causal=causal,
             scale=self.shape.scale,
         )
-        return self._drop(F.linear(mixed_NX, *out)), cache
+        return self._drop(linear(mixed_NX, *out)), cache
 
     def _attend_source(self, inputs_ND: Tensor, memory: SourceMemory, layer: int) -> Tensor:
         rate = self.shape.attention_dropout if self.training else 0.0
         query, out = self.source_parameters
-        mixed_NX = attend_source(F.linear(inputs_ND, *query), memory, layer, rate, self.shape.scale)
-        return self._drop(F.linear(mixed_NX, *out))
+        mixed_NX = attend_source(linear(inputs_ND, *query), memory, layer, rate, self.shape.scale)
+        return self._drop(linear(mixed_NX, *out))
 
     def _feedforward(self, inputs_ND: Tensor) -> Tensor:
         widen, narrow = self.feedforward_parameters
-        inner = F.linear(inputs_ND, *widen)
+        inner = linear(inputs_ND, *widen)
         if self.shape.gated:
             inner, gate = inner.chunk(2, -1)
-            return self._drop(F.linear(self._drop(self.activation(inner) * gate), *narrow))
+            return self._drop(linear(self._drop(self.activation(inner) * gate), *narrow))
         if inference_kernel_supports(inner) and torch.get_num_threads() == 1:
             activate(self.activation_number, inner.view(-1).numpy(), 0, inner.numel())
-            return self._drop(F.linear(inner, *narrow))
-        return self._drop(F.linear(self.activation(inner), *narrow))
+            return self._drop(linear(inner, *narrow))
+        return self._drop(linear(self.activation(inner), *narrow))
 
     # The same in one core's kernels, with gradients
 
@@ -251,7 +252,7 @@ class Block(ShardUnit, nn.Module):
         norm_attention = self.norms[0]
         assert norm_attention is not None
         inputs_ND = norm_attention(stream_ND) if self.pre else stream_ND
-        projected_NX = F.linear(inputs_ND, *self.attention_parameters[0])
+        projected_NX = linear(inputs_ND, *self.attention_parameters[0])
         return self_weights(projected_NX, batch, self.heads, self.rotary, scale=self.shape.scale)
 
     def start(self, batch: int, window: int, like: Tensor) -> State:
@@ -271,11 +272,11 @@ class Block(ShardUnit, nn.Module):
         assert norm_source is not None
         mixed_ND, _ = self._attend(norm_attention(stream_ND) if self.pre else stream_ND, batch, None, mask, True)
         stream_ND = stream_ND + mixed_ND if self.pre else norm_attention(stream_ND + mixed_ND)
-        return F.linear(norm_source(stream_ND) if self.pre else stream_ND, *self.source_parameters[0])
+        return linear(norm_source(stream_ND) if self.pre else stream_ND, *self.source_parameters[0])
 
     def make_memory(self, encoded_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values of an encoded source, BHSE each."""
-        pairs = F.linear(encoded_BSD, self.project_memory.weight, self.project_memory.bias)
+        pairs = linear(encoded_BSD, self.project_memory.weight, self.project_memory.bias)
         B, S, _ = encoded_BSD.shape
         key_BHSE, value_BHSE = pairs.view(B, S, 2, self.heads, -1).permute(2, 0, 3, 1, 4).contiguous().unbind(0)
         return key_BHSE, value_BHSE

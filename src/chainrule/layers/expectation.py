@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from chainrule.base.compiling import uncompiled
+from chainrule.layers.fused.softmax import exponentiate, multiply
 
 CHUNK_ENTRIES = 2**20
 """Number of scores processed at once, 4 MB: they stay in the CPU cache between passes."""
@@ -33,13 +34,9 @@ class _Expectation(torch.autograd.Function):
         expected_NE = query_ND.new_empty(len(query_ND), table_VE.shape[1])
         total_N1, highest_N1 = query_ND.new_empty(len(query_ND), 1), query_ND.new_empty(len(query_ND), 1)
         for part in _parts(len(query_ND), ctx.rows):
-            weights_MV = torch.mm(query_ND[part], weight_VD.mT, out=weights_NV[part])
-            if bias_V is not None:
-                weights_MV.add_(bias_V)
-            torch.amax(weights_MV, 1, keepdim=True, out=highest_N1[part])
-            weights_MV.sub_(highest_N1[part]).exp_()
-            torch.sum(weights_MV, 1, keepdim=True, out=total_N1[part])
-            torch.mm(weights_MV, table_VE, out=expected_NE[part])
+            weights_MV = multiply(query_ND[part], weight_VD.mT, weights_NV[part])
+            highest_N1[part], total_N1[part] = exponentiate(weights_MV, bias_V)
+            multiply(weights_MV, table_VE, expected_NE[part])
         expected_NE.div_(total_N1)
         ctx.save_for_backward(weights_NV, total_N1, weight_VD, table_VE, expected_NE)
         return expected_NE, (total_N1.log() + highest_N1).squeeze(1)
@@ -65,8 +62,8 @@ class _Expectation(torch.autograd.Function):
             if grad_NE is None:
                 torch.mul(weights_NV[part], shift_N1[part], out=scores)
             else:
-                torch.mm(grad_NE[part], table_VE.mT, out=scores).add_(shift_N1[part]).mul_(weights_NV[part])
-            torch.mm(scores, weight_VD, out=into_query_ND[part])
+                multiply(grad_NE[part], table_VE.mT, scores).add_(shift_N1[part]).mul_(weights_NV[part])
+            multiply(scores, weight_VD, into_query_ND[part])
         return into_query_ND, None, None, None
 
 

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from chainrule.base.parameters import HasTables
 from chainrule.layers.attention.relative_positions import check_buckets, relative_bucket
 from chainrule.layers.attention.source_memory import regroup
+from chainrule.layers.fused.linear import linear
 from chainrule.types import TensorHolder
 
 SHARPNESS = 8.0
@@ -94,7 +95,7 @@ class FastSoftmax(HasTables, nn.Module):
         encoded_ND are the states of all sources, `pad` turns such states into padded rows ASD, and every source is at
         most `length` long.
         """
-        pairs_ASX = pad(F.linear(encoded_ND, self.project_memory.weight))
+        pairs_ASX = pad(linear(encoded_ND, self.project_memory.weight))
         key_AHSE, value_AHSE = pairs_ASX.unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return LayerMemory(
             (key_AHSE * key_AHSE.shape[3] ** -0.5).transpose(2, 3),
@@ -126,7 +127,7 @@ class FastSoftmax(HasTables, nn.Module):
         """The attention weights of decoder states, those of R = A·W rows concatenated -> AHQS."""
         source = memory.layers[layer]
         A, H, E, S = source.key_AHES.shape
-        query_ND = F.linear(inputs_ND, self.project_query.weight)
+        query_ND = linear(inputs_ND, self.project_query.weight)
         T = len(query_ND) // (A * memory.rows)
         query_AHQE = query_ND.view(A, -1, H, E).transpose(1, 2)
         offsets_AHTS = self.offsets(memory, layer, T, before)

@@ -1,6 +1,6 @@
-"""When the fused parts of a block can be used, and what they share.
+"""When products of the project and fused parts of a block can be used, and what they share.
 
-They are for training on one core in float32. Products and what is between them are compiled (`engines/fused/`).
+They are for one core in float32. Products and what is between them are compiled (`engines/fused/`).
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ class Room(threading.local):
 _room = Room()
 
 
-def fused_kernels_support(stream_ND: Tensor) -> bool:
-    """Whether fused parts can read this stream: one thread, with gradients, in float32 on the CPU."""
+def products_support(*matrices: Tensor) -> bool:
+    """Whether `product` can multiply these: one thread, float32 on the CPU."""
     return (
-        stream_ND.requires_grad
-        and torch.is_grad_enabled()
-        and kernel_supports(stream_ND, torch.float32)
+        all(kernel_supports(matrix, torch.float32) for matrix in matrices)
         and torch.get_num_threads() == 1
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
     )
+
+
+def fused_kernels_support(stream_ND: Tensor) -> bool:
+    """Whether fused parts can read this stream: as `product`, and with gradients."""
+    return stream_ND.requires_grad and torch.is_grad_enabled() and products_support(stream_ND)
 
 
 def normalise(stream_ND: Tensor, norm_D: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,17 +73,25 @@ def product(
     base_NX: Tensor | None = None,
     finish: int = PLAIN,
     squares_NX: Tensor | None = None,
+    out_NX: Tensor | None = None,
 ) -> Tensor:
     """finish(base + left·right), where `finish` is one of `engines/fused/products.py`.
 
-    The factors are contiguous or transposed.
+    Factors that are neither contiguous nor transposed are copied. The result is written to `out_NX` if it is given,
+    which may be the base.
     """
+    left_NK, right_KX = _dense(left_NK), _dense(right_KX)
     (N, K), X = left_NK.shape, right_KX.shape[1]
-    out_NX = left_NK.new_empty(N, X)
+    if out_NX is None:
+        out_NX = left_NK.new_empty(N, X)
     base, squares = (NOTHING if one is None else _flat(one) for one in (base_NX, squares_NX))
     factors = _flat(left_NK), *left_NK.stride(), _flat(right_KX), *right_KX.stride()
     multiply(*factors, base, _flat(out_NX), (N, K, X), finish, squares, _room.arrays)
     return out_NX
+
+
+def _dense(matrix: Tensor) -> Tensor:
+    return matrix if matrix.is_contiguous() or matrix.t().is_contiguous() else matrix.contiguous()
 
 
 def _flat(matrix: Tensor) -> np.ndarray[Any, Any]:

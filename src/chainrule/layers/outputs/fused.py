@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from chainrule.base.compiling import uncompiled
+from chainrule.layers.fused.softmax import exponentiate, multiply
 
 STORED_ENTRIES = 2**18
 """Number of scores up to which the table is stored: it is small, and fewer operations matter more."""
@@ -166,20 +167,21 @@ def _normaliser_part(
         chunk = slice(start, start + rows)
         hidden_MD, targets_M1 = hidden_ND[chunk], targets_N[chunk, None]
         scores_MV = scores_buffer_MV[: len(hidden_MD)]
-        torch.mm(hidden_MD, weight_VD.t(), out=scores_MV)
-        if bias_V is not None:
-            scores_MV += bias_V
-        if offset_V is not None:
+        multiply(hidden_MD, weight_VD.t(), scores_MV)
+        if offset_V is None:
+            max_M1, sums_M1 = exponentiate(scores_MV, bias_V)
+        else:
+            if bias_V is not None:
+                scores_MV += bias_V
             target_score_M1 = scores_MV.gather(1, targets_M1)
             scores_MV.add_(offset_V).scatter_(1, targets_M1, target_score_M1)
-        max_M1 = scores_MV.amax(1, keepdim=True)
-        sums_M1 = scores_MV.sub_(max_M1).exp_().sum(1, keepdim=True)
+            max_M1, sums_M1 = exponentiate(scores_MV, None)
         total += weights_N[chunk] @ (sums_M1.log() + max_M1)[:, 0]
         scale_M1 = weights_N[chunk, None] / sums_M1
         if grads.hidden_ND is not None:
-            grads.hidden_ND[chunk] += (scores_MV @ weight_VD).mul_(scale_M1)
+            grads.hidden_ND[chunk] += multiply(scores_MV, weight_VD, torch.empty_like(hidden_MD)).mul_(scale_M1)
         if grads.weight_VD is not None:
-            grads.weight_VD.addmm_(scores_MV.t(), hidden_MD * scale_M1)
+            multiply(scores_MV.t(), hidden_MD * scale_M1, grads.weight_VD, add=True)
         if grads.bias_V is not None:
             grads.bias_V.addmv_(scores_MV.t(), scale_M1[:, 0])
     return total

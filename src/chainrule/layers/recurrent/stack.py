@@ -17,6 +17,7 @@ from torch.nn import functional
 from chainrule.base.compiling import uncompiled
 from chainrule.errors import ConfigError, unknown_name
 from chainrule.layers.dropout import drop
+from chainrule.layers.fused.linear import linear
 from chainrule.layers.recurrent.cells import Gru, Lstm, Rnn
 from chainrule.layers.recurrent.kernel import has_kernel, run_kernel
 from chainrule.layers.recurrent.unroll import Cell, States, unroll
@@ -95,7 +96,7 @@ class RecurrentLayer(nn.Module):
 
     def forward(self, inputs_TBD: Tensor, state: States, padding: Padding | None = None) -> tuple[Tensor, States]:
         """inputs_TBD and the state before them -> (hidden_TBU, the state after the last input of each row)."""
-        gates_TBG = functional.linear(inputs_TBD, self.weight_input_GD, self.bias_G)
+        gates_TBG = linear(inputs_TBD, self.weight_input_GD, self.bias_G)
         if padding is None:
             return self.recur(gates_TBG, state)
         if self.cell.hold_bias:
@@ -116,7 +117,7 @@ class RecurrentLayer(nn.Module):
 
     def trace(self, inputs_TBD: Tensor, state: States) -> LayerPath:
         """Read inputs after a state, and keep the value of every gate."""
-        gates_TBG = functional.linear(inputs_TBD, self.weight_input_GD, self.bias_G)
+        gates_TBG = linear(inputs_TBD, self.weight_input_GD, self.bias_G)
         path_TBU, _, _ = self.cell.forward(gates_TBG, self.weight_hidden_GH, self.extra, state)  # activates the gates
         blocks = gates_TBG.unflatten(2, (self.cell.blocks, -1)).unbind(2)
         return LayerPath({name: blocks[place] for name, place in self.cell.gate_blocks.items()}, path_TBU)
@@ -212,7 +213,7 @@ class Recurrence(nn.Module):
         """The input part of the gate sums of the first layer, for all steps -> TBG."""
         first = self.layers[0]
         assert isinstance(first, RecurrentLayer)
-        return functional.linear(inputs_BTD.transpose(0, 1), first.weight_input_GD, first.bias_G)
+        return linear(inputs_BTD.transpose(0, 1), first.weight_input_GD, first.bias_G)
 
     def advance(self, gates_BG: Tensor, state: State) -> tuple[Tensor, State]:
         """One step of all layers from the gate sums of the first, which may be overwritten -> (hidden_BU, the state).

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from chainrule.layers.fused.softmax import multiply
+
 States = tuple[Tensor, ...]
 Saved = tuple[Tensor, ...]
 
@@ -114,4 +116,5 @@ def transpose(weight_GU: Tensor, steps: int) -> Tensor:
 
 def outer(grad_TBG: Tensor, seen_TBU: Tensor) -> Tensor:
     """The gradient GU of a weight that was multiplied by `seen` at every step, as one product."""
-    return grad_TBG.flatten(0, 1).t() @ seen_TBU.flatten(0, 1)
+    grad_NG, seen_NU = grad_TBG.flatten(0, 1), seen_TBU.flatten(0, 1)
+    return multiply(grad_NG.t(), seen_NU, grad_NG.new_empty(grad_NG.shape[1], seen_NU.shape[1]))
