@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -17,6 +18,13 @@ from chainrule.errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+JOINING, COMPUTING = timedelta(minutes=2), timedelta(minutes=30)
+"""How long a process waits for the others: to connect, and in every sum afterwards, in which others may be validating.
+
+A process that is killed while it connects leaves an address at which nobody answers. The others then end, and torchrun
+starts all of them again.
+"""
 
 T = TypeVar("T")
 
@@ -53,8 +61,10 @@ class Processes:
             return cls()
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group(
-                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"  # numbers are always summed on the CPU
+                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",  # numbers are always summed on the CPU
+                timeout=JOINING,
             )
+            torch.distributed.distributed_c10d._set_pg_timeout(COMPUTING)
         return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
     @property

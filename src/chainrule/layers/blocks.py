@@ -28,7 +28,7 @@ from chainrule.layers.attention.source_memory import SourceMemory, attend_source
 from chainrule.layers.dropout import dropout, dropout_mask
 from chainrule.layers.fused.attention import FusedAttention, Heads, attend_fused
 from chainrule.layers.fused.feedforward import FusedFeedforward
-from chainrule.layers.fused.linear import linear
+from chainrule.layers.fused.linear import Linear, linear
 from chainrule.layers.fused.parts import fused_kernels_support
 from chainrule.layers.squared_relu import squared_relu
 from chainrule.types import State
@@ -89,16 +89,16 @@ class Block(ShardUnit, nn.Module):
         self.fusible = plain and shape.activation == "relu2"
         self.reads_source = reads_source
         self.norm_attention = shape.make_norm()
-        self.project_in = nn.Linear(width, 3 * inside, bias=bias)
-        self.project_out = nn.Linear(inside, width, bias=bias)
+        self.project_in = Linear(width, 3 * inside, bias=bias)
+        self.project_out = Linear(inside, width, bias=bias)
         if reads_source:
             self.norm_source = shape.make_norm()
-            self.project_query = nn.Linear(width, inside, bias=bias)
-            self.project_memory = nn.Linear(width, 2 * inside, bias=bias)
-            self.project_source = nn.Linear(inside, width, bias=bias)
+            self.project_query = Linear(width, inside, bias=bias)
+            self.project_memory = Linear(width, 2 * inside, bias=bias)
+            self.project_source = Linear(inside, width, bias=bias)
         self.norm_feedforward = shape.make_norm()
-        self.widen = nn.Linear(width, (1 + shape.gated) * shape.inner, bias=bias)
-        self.narrow = nn.Linear(shape.inner, width, bias=bias)
+        self.widen = Linear(width, (1 + shape.gated) * shape.inner, bias=bias)
+        self.narrow = Linear(shape.inner, width, bias=bias)
         self.activation = ACTIVATIONS[shape.activation]
         self.activation_number = COMPILED_ACTIVATIONS.index(shape.activation)
         self.reads_source = reads_source

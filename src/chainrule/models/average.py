@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from chainrule.layers.attention.dot_product import causal_mask, causal_weights
 from chainrule.layers.attention.kv_cache import KeyValueCache
+from chainrule.layers.fused.linear import Linear
 from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
 from chainrule.models.language_model import language_model
 from chainrule.types import State
@@ -44,8 +45,8 @@ class Average(FeatureLayer):
         super().__init__(config, embedding)
         self.width, self.window = config.embedding, config.context
         if config.weights == "attention":
-            self.query: nn.Linear | None = nn.Linear(config.embedding, config.embedding)
-            self.key: nn.Linear | None = nn.Linear(config.embedding, config.embedding, bias=False)
+            self.query: Linear | None = Linear(config.embedding, config.embedding)
+            self.key: Linear | None = Linear(config.embedding, config.embedding, bias=False)
         else:
             self.query = self.key = None
         self.register_buffer("anchor", torch.zeros(()), persistent=False)

@@ -23,6 +23,7 @@ from chainrule.base.parameters import weights_below
 from chainrule.errors import ConfigError
 from chainrule.layers.blocks import ACTIVATIONS
 from chainrule.layers.encoders.bert import BertEncoder, BertShape
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.outputs.fused import linear_cross_entropy
 from chainrule.layers.outputs.softmax import Softmax
 from chainrule.registry import MODELS
@@ -126,7 +127,7 @@ class Bert(nn.Module, Model):
         shape = config.shape(vocabulary.size + (config.mask is None))
         self.encoder = BertEncoder(shape)
         self.window, self.first, self.max_tokens = shape.source_window, shape.first, shape.window
-        self.transform = nn.Linear(shape.width, shape.width)
+        self.transform = Linear(shape.width, shape.width)
         nn.init.normal_(self.transform.weight, std=0.02)
         nn.init.zeros_(self.transform.bias)
         self.activation = ACTIVATIONS[shape.activation]

@@ -24,6 +24,7 @@ from chainrule.layers.dropout import Dropout
 from chainrule.layers.encoders.build import EncoderName, EncoderShape, shape_of
 from chainrule.layers.encoders.pooling import PoolingKind, make_pooling
 from chainrule.layers.encoders.pretrained import EncodedText, PretrainedFeatures
+from chainrule.layers.fused.linear import Linear
 from chainrule.models.pretrained_encoder import PretrainedFields, make_pretrained
 from chainrule.registry import ENCODERS, MODELS, OUTPUTS
 from chainrule.types import Batch, Model, OutputChoice, Outputs, State, Vocabulary
@@ -125,10 +126,10 @@ class LabelModel(nn.Module, Model):
         """A new MLP from states to scores of the labels."""
         config = self.config
         return nn.Sequential(
-            nn.Linear(self.reader.width, config.hidden),
+            Linear(self.reader.width, config.hidden),
             nn.GELU(),
             Dropout(config.dropout),
-            nn.Linear(config.hidden, len(config.labels)),
+            Linear(config.hidden, len(config.labels)),
         )
 
 

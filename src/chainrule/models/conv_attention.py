@@ -21,6 +21,7 @@ from chainrule.errors import ConfigError
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.layers.attention.self_attention import CausalSelfAttention
 from chainrule.layers.dropout import drop
+from chainrule.layers.fused.linear import Linear
 from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
 from chainrule.models.language_model import language_model
 from chainrule.types import Preferences
@@ -87,7 +88,7 @@ class ConvAttention(FeatureLayer):
         self.norm = nn.LayerNorm(width)
         self.attention = CausalSelfAttention(width, config.heads, dropout=config.dropout)
         self.connected = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            nn.LayerNorm(width), Linear(width, 4 * width), nn.GELU(), Linear(4 * width, width)
         )
 
     def start(self, batch: int) -> ConvAttentionState:

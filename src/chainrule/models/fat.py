@@ -34,6 +34,7 @@ from chainrule.layers.attention.positions import sinusoidal_table
 from chainrule.layers.attention.slow import Direction, PackedRows, SlowAttention, Visibility, initialise_slow
 from chainrule.layers.blocks import check_heads
 from chainrule.layers.dropout import drop, dropout
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.transformer_stack import initialise
 from chainrule.models.fat_compiled import fast_weights, side_weights, slow_weights
 from chainrule.models.options import live
@@ -120,7 +121,7 @@ class FeedforwardBlock(nn.Module):
         self.rate = rate
         self.norms = nn.ModuleList(nn.LayerNorm(width, bias=False) for _ in range(norms))
         self.norm_functions = [_norm_function(norm) for norm in self.norms]
-        self.widen, self.narrow = nn.Linear(width, inner, bias=False), nn.Linear(inner, width, bias=False)
+        self.widen, self.narrow = Linear(width, inner, bias=False), Linear(inner, width, bias=False)
         self.feedforward_weights = [self.widen.weight, self.narrow.weight]
 
     def feed_forward(self, stream_ND: Tensor) -> Tensor:

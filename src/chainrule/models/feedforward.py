@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.layers.dropout import drop
+from chainrule.layers.fused.linear import Linear
 from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
 from chainrule.models.language_model import language_model
 
@@ -45,9 +46,9 @@ class Feedforward(FeatureLayer):
         super().__init__(config, embedding)
         self.history, self.embedded, self.width = config.order - 1, config.embedding, config.hidden
         joined_width = self.history * config.embedding
-        self.first = nn.Linear(joined_width, config.hidden)
-        self.rest = nn.ModuleList(nn.Linear(config.hidden, config.hidden) for _ in range(config.layers - 1))
-        self.skip = nn.Linear(joined_width, config.hidden, bias=False) if config.skip else None
+        self.first = Linear(joined_width, config.hidden)
+        self.rest = nn.ModuleList(Linear(config.hidden, config.hidden) for _ in range(config.layers - 1))
+        self.skip = Linear(joined_width, config.hidden, bias=False) if config.skip else None
         self.activation, self.dropout = ACTIVATIONS[config.activation], config.dropout
 
     def start(self, batch: int) -> Tensor:

@@ -19,12 +19,13 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from chainrule.engines.decode import weights
 from chainrule.engines.decode.hybrid import CompiledHybrid, HybridWeights
-from chainrule.engines.decode.weights import Linear
 from chainrule.layers.attention.source import SourceAttention
 from chainrule.layers.compiled import as_array, linear_weights
 from chainrule.layers.compiled_recurrence import attention_weights, recurrence_weights, widen_states
 from chainrule.layers.dropout import drop
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.nonautoregressive.allocation import Allocation, AllocationSource
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens, ParallelBranch, choose_revealed
 from chainrule.layers.outputs.mixed import NEVER, MixedOutput, log_odds, mix, pack
@@ -86,11 +87,11 @@ class HybridCore(nn.Module):
         self.width, self.dropout, self.mixing, hidden = width, dropout, options.mixing, options.hidden
         self.encoder = Bidirectional(options.cell, width, hidden // 2, options.encoder_layers, dropout)
         self.allocation = Allocation(hidden, width)
-        self.first_state = nn.Linear(hidden, hidden)
+        self.first_state = Linear(hidden, hidden)
         self.decoder = Recurrence("gru", width, hidden)
         self.attend = SourceAttention(options.score, hidden, hidden)
-        self.join = nn.Linear(hidden, width, bias=False)
-        self.join_aligned = nn.Linear(width, width)
+        self.join = Linear(hidden, width, bias=False)
+        self.join_aligned = Linear(width, width)
         self.parallel = ParallelBranch(hidden, width, hidden, options.nar_layers, dropout, options.score)
         self._make_gate(options, width)
 
@@ -99,14 +100,14 @@ class HybridCore(nn.Module):
         if self.mixing != "fixed":
             self.log_odds = nn.Parameter(initial)
         if self.mixing == "gated":
-            self.gate_first = nn.Linear(width, 1, bias=False)
-            self.gate_second = nn.Linear(width, 1, bias=False)
+            self.gate_first = Linear(width, 1, bias=False)
+            self.gate_second = Linear(width, 1, bias=False)
 
     def mixes(self, gamma: float) -> bool:
         """Whether both branches contribute to the distribution; `gamma` is the constant γ."""
         return self.mixing != "fixed" or gamma > 0
 
-    def compiled(self, embedding: nn.Embedding, output: Linear | None) -> HybridWeights:
+    def compiled(self, embedding: nn.Embedding, output: weights.Linear | None) -> HybridWeights:
         """The parameters of the autoregressive branch for the engine, between an embedding and an output layer."""
         (cell,) = recurrence_weights(self.decoder, embedding).layers
         return HybridWeights(

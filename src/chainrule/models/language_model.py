@@ -28,6 +28,7 @@ from chainrule.engines.decode.weights import StackWeights
 from chainrule.layers.compiled import PackedModel, choose_continuations, linear_weights, predict, read_features
 from chainrule.layers.compiled_recurrence import read_by_layers
 from chainrule.layers.dropout import drop, word_mask
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.recurrent.stack import KERNEL_ROWS
 from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
 from chainrule.registry import MODELS
@@ -74,9 +75,7 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
 
     def __init__(self, config: LanguageModelConfig, vocabulary: Vocabulary, output: OutputChoice) -> None:
         super().__init__()
-        self.config = config
-        self.eos = vocabulary.eos
-        self.vocab_size = vocabulary.size
+        self.config, self.eos, self.vocab_size = config, vocabulary.eos, vocabulary.size
         self.register_buffer("unigram_counts", torch.as_tensor(vocabulary.counts_V, dtype=torch.int64))
         self.embedding = nn.Embedding(vocabulary.size, config.embedding)
         nn.init.normal_(self.embedding.weight, std=config.embedding**-0.5)
@@ -84,7 +83,7 @@ class LanguageModel(nn.Module, SteppingModel, TokenChooser):
         self.window = self.features.window
         tied = config.tied and output.layer.tieable
         width = config.embedding if tied else self.features.width
-        self.bridge = nn.Linear(self.features.width, width) if width != self.features.width else None
+        self.bridge = Linear(self.features.width, width) if width != self.features.width else None
         self.output = output.layer(output.config, width, vocabulary)
         if tied:
             self.output.tie(self.embedding.weight)

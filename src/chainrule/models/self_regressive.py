@@ -17,6 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.outputs.base import weighted_sum
 from chainrule.layers.recurrent.stack import Recurrence
 from chainrule.models.feature_layer import FeatureLayer, LanguageModelConfig
@@ -52,9 +53,9 @@ class TwoStages(FeatureLayer):
         self.width, self.hidden = config.embedding, config.hidden
         self.first = Recurrence("lstm", config.embedding, config.hidden, recurrent_dropout=config.recurrent_dropout)
         self.second = Recurrence("lstm", config.embedding, config.hidden, recurrent_dropout=config.recurrent_dropout)
-        self.query = nn.Linear(2 * config.hidden, config.embedding)
-        self.decide = nn.Linear(config.hidden, config.embedding)
-        self.gate = nn.Linear(2 * config.embedding, config.embedding)
+        self.query = Linear(2 * config.hidden, config.embedding)
+        self.decide = Linear(config.hidden, config.embedding)
+        self.gate = Linear(2 * config.embedding, config.embedding)
 
     def start(self, batch: int) -> SelfRegressiveState:
         last_B1U = self.query.weight.new_zeros(batch, 1, self.hidden)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from chainrule.base.choosing import TokenChooser
 from chainrule.base.compiling import uncompiled
@@ -30,6 +30,7 @@ from chainrule.layers.attention.source import SourceAttention, SourceStates
 from chainrule.layers.compiled import as_array, choose_continuations, linear_weights, predict
 from chainrule.layers.compiled_recurrence import attention_weights, recurrence_weights, source_memory
 from chainrule.layers.dropout import drop
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.recurrent.bidirectional import Bidirectional
 from chainrule.layers.recurrent.stack import Recurrence, reverse
 from chainrule.layers.recurrent.stack import State as LayerStates
@@ -170,9 +171,9 @@ class Seq2SeqAttention(RecurrentTranslator):
         self.decoder = Recurrence(cell, width, hidden, config.decoder_layers, rate)
         self.attend = SourceAttention(config.score, hidden, hidden)
         states, blocks = self.decoder.cell.states, self.decoder.cell.blocks
-        self.first_state = nn.Linear(hidden, config.decoder_layers * states * hidden)
+        self.first_state = Linear(hidden, config.decoder_layers * states * hidden)
         # The input weights of the first layer for the fed vector.
-        self.feed = nn.Linear(hidden, blocks * hidden, bias=False) if config.input_feeding else None
+        self.feed = Linear(hidden, blocks * hidden, bias=False) if config.input_feeding else None
 
     def attention_parameters(self) -> AttentionWeights:
         return attention_weights(self.attend, feed=self.feed)

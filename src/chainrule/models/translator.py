@@ -22,6 +22,7 @@ from chainrule.errors import ConfigError
 from chainrule.layers.compiled import PackedModel
 from chainrule.layers.encoders.build import parse_shape
 from chainrule.layers.encoders.pretrained import PretrainedFeatures
+from chainrule.layers.fused.linear import Linear
 from chainrule.models.pretrained_encoder import PretrainedFields, make_pretrained
 from chainrule.types import Batch, OutputChoice, Outputs, Source, State, SteppingModel, Vocabulary, select_rows
 
@@ -109,7 +110,7 @@ class Translator(nn.Module, SteppingModel):
         for table in self.own_tables:
             nn.init.normal_(table.weight, std=config.embedding**-0.5)
         tied = config.tied and output.layer.tieable
-        self.bridge = nn.Linear(width, config.embedding) if tied and width != config.embedding else None
+        self.bridge = Linear(width, config.embedding) if tied and width != config.embedding else None
         self.output = output.layer(output.config, config.embedding if tied else width, vocabulary)
         if tied:
             self.output.tie(self.embedding.weight)

@@ -18,8 +18,8 @@ import os
 import platform
 from functools import partial
 
-import safetensors.torch
 import torch
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from chainrule.base.forking import can_fork, end_children, ending, fork
@@ -95,7 +95,7 @@ class Workers:
     def _load(self) -> None:
         """Give every worker the random state and its rows of the carried state."""
         carried = state_tensors(self.stepper.carried_state)
-        self.states[0].write(safetensors.torch.save({"random/cpu": torch.get_rng_state(), **carried}))
+        self.states[0].write(save({"random/cpu": torch.get_rng_state(), **carried}))
         self._give_order(LOAD)
         self._read_state(0)
         self._meet(0)
@@ -165,7 +165,7 @@ class Workers:
     def _write_state(self, rank: int) -> None:
         """Write the carried state of this process's rows; nothing if it has none, though it computes one."""
         has_rows = self._processes(rank).share(self.rows).size
-        self.states[rank].write(safetensors.torch.save(state_tensors(self.stepper.carried_state) if has_rows else {}))
+        self.states[rank].write(save(state_tensors(self.stepper.carried_state) if has_rows else {}))
 
     def _take_step(self, rank: int, number: int, multiplier: float) -> StepResult:
         stepper = self.stepper
@@ -220,7 +220,7 @@ class Workers:
 
 
 def _read(state: SharedBytes) -> dict[str, Tensor]:
-    return safetensors.torch.load(state.read())
+    return load(state.read())
 
 
 def owners(stepper: Stepper, count: int) -> list[list[int]]:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from chainrule.base.parameters import HasTables
 from chainrule.layers.attention.relative_positions import check_buckets, relative_bucket
 from chainrule.layers.attention.source_memory import regroup
-from chainrule.layers.fused.linear import linear
+from chainrule.layers.fused.linear import Linear, linear
 from chainrule.types import TensorHolder
 
 SHARPNESS = 8.0
@@ -80,9 +80,9 @@ class FastSoftmax(HasTables, nn.Module):
         super().__init__()
         check_buckets(buckets, distance)
         self.heads, self.window = heads, window
-        self.project_query = nn.Linear(width, width, bias=False)
-        self.project_memory = nn.Linear(width, 2 * width, bias=False)
-        self.project_out = nn.Linear(width, width, bias=False)
+        self.project_query = Linear(width, width, bias=False)
+        self.project_memory = Linear(width, 2 * width, bias=False)
+        self.project_out = Linear(width, width, bias=False)
         self.table_UH = nn.Parameter(torch.zeros(buckets, heads))
         self.bias_H = nn.Parameter(torch.zeros(heads))
         self.log_sharpness_H = nn.Parameter(torch.full((heads,), math.log(SHARPNESS)))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from chainrule.layers.dropout import drop
+from chainrule.layers.fused.linear import Linear
 
 CHUNK = 64
 """Positions per chunk: larger chunks need more arithmetic, smaller ones more calls."""
@@ -183,8 +184,8 @@ class LinearSelfAttention(nn.Module):
     def __init__(self, width: int, heads: int, *, dropout: float = 0.0, decay: bool = True, bias: bool = False) -> None:
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, width // heads, dropout
-        self.project_in = nn.Linear(width, 3 * width, bias=bias)
-        self.project_out = nn.Linear(width, width, bias=bias)
+        self.project_in = Linear(width, 3 * width, bias=bias)
+        self.project_out = Linear(width, width, bias=bias)
         self.decay = Decay(heads) if decay else None
 
     def decays(self) -> Tensor:

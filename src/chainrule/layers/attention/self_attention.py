@@ -13,6 +13,7 @@ from chainrule.layers.attention.beam_step import attend_step
 from chainrule.layers.attention.dot_product import causal_weights, dot_product_attention
 from chainrule.layers.attention.kv_cache import KeyValueCache
 from chainrule.layers.attention.positions import Rotary
+from chainrule.layers.fused.linear import Linear
 
 
 def attend(
@@ -77,8 +78,8 @@ class CausalSelfAttention(nn.Module):
     def __init__(self, width: int, heads: int, *, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.project_in = nn.Linear(width, 3 * width)
-        self.project_out = nn.Linear(width, width)
+        self.project_in = Linear(width, 3 * width)
+        self.project_out = Linear(width, width)
 
     def forward(self, inputs_BTD: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, KeyValueCache | None]:
         """inputs_BTD after the positions in the cache -> BTD and the longer cache."""

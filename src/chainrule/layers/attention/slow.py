@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from chainrule.base.compiling import uncompiled
 from chainrule.base.kernels import FAST_MATH, kernel_supports
 from chainrule.layers.dropout import dropout
+from chainrule.layers.fused.linear import Linear
 
 Direction = Literal["both", "left-to-right", "right-to-left"]
 SEES_LATER: dict[Direction, bool] = {"both": True, "left-to-right": False, "right-to-left": True}
@@ -244,9 +245,9 @@ class SlowAttention(nn.Module):
         """`dropout` is the share of the attention weights that is dropped."""
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.project_pairs = nn.Linear(width, 2 * width)  # queries and keys
-        self.project_values = nn.Linear(width, 2 * width)  # values and gates
-        self.project_out = nn.Linear(width, width, bias=False)
+        self.project_pairs = Linear(width, 2 * width)  # queries and keys
+        self.project_values = Linear(width, 2 * width)  # values and gates
+        self.project_out = Linear(width, width, bias=False)
 
     def weights(self, inputs_ND: Tensor, visible: Visibility) -> Tensor:
         """The attention weights, BHSS."""

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from chainrule.base.compiling import uncompiled
 from chainrule.errors import ConfigError, unknown_name
 from chainrule.layers.attention.source_memory import regroup
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.recurrent.cells import tanh_backward
 from chainrule.types import TensorHolder
 
@@ -55,7 +56,7 @@ class GeneralScore(DotScore):
 
     def __init__(self, hidden: int, encoded: int) -> None:
         super().__init__(hidden, hidden)
-        self.project = nn.Linear(encoded, hidden, bias=False)
+        self.project = Linear(encoded, hidden, bias=False)
 
     def keys(self, encoded_ASE: Tensor) -> Tensor:
         keys_ASX: Tensor = self.project(encoded_ASE)
@@ -67,8 +68,8 @@ class AdditiveScore(nn.Module):
 
     def __init__(self, hidden: int, encoded: int) -> None:
         super().__init__()
-        self.project_query = nn.Linear(hidden, hidden, bias=False)
-        self.project = nn.Linear(encoded, hidden)
+        self.project_query = Linear(hidden, hidden, bias=False)
+        self.project = Linear(encoded, hidden)
         self.vector_X = nn.Parameter(torch.empty(hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
 
     def keys(self, encoded_ASE: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ class LocationScore(DotScore):
 
     def __init__(self, hidden: int, encoded: int) -> None:
         super().__init__(hidden, hidden)
-        self.project_query = nn.Linear(hidden, hidden)
+        self.project_query = Linear(hidden, hidden)
         self.rows_SU = nn.Parameter(torch.empty(LOCATIONS, hidden).normal_(std=hidden**-0.5))
 
     def keys(self, encoded_ASE: Tensor) -> Tensor:
@@ -176,8 +177,8 @@ class SourceAttention(nn.Module):
         if score not in SCORES:
             raise unknown_name("attention score", score, SCORES)
         self.score = SCORES[score](hidden, encoded)
-        self.project_context = nn.Linear(encoded, hidden, bias=False)
-        self.project_query = nn.Linear(hidden, hidden)
+        self.project_context = Linear(encoded, hidden, bias=False)
+        self.project_query = Linear(hidden, hidden)
 
     def make_memory(self, encoded_BSE: Tensor, mask_BS: Tensor | None) -> SourceStates:
         """Keys and values of encoder states; the mask is False at padding (None: no padding).

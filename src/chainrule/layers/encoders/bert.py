@@ -20,6 +20,7 @@ from chainrule.layers.attention.source_memory import source_mask
 from chainrule.layers.blocks import BlockShape
 from chainrule.layers.dropout import drop
 from chainrule.layers.encoders.base import BaseShape, Encoder, EncoderSizes, check_head_count, check_length
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.transformer_stack import TransformerStack, initialise
 from chainrule.registry import ENCODERS
 
@@ -125,7 +126,7 @@ class BertEncoder(TransformerStack, Encoder):
         self.type_table = nn.Embedding(shape.types, shape.width) if shape.types else None
         self.norm = nn.LayerNorm(shape.width, eps=shape.eps)  # of the embeddings; post-norm blocks need no final norm
         self.build_blocks(shape.block, shape.layers)
-        self.pooler = nn.Linear(shape.width, shape.width) if shape.pooler else None
+        self.pooler = Linear(shape.width, shape.width) if shape.pooler else None
         initialise(self)
 
     def encode_pairs(self, tokens_BS: Tensor, mask_BS: Tensor, types_BS: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from chainrule.base.parameters import HasTables
 from chainrule.errors import ConfigError
+from chainrule.layers.fused.linear import Linear
 
 PAD, BEGIN, END = 0, 257, 258
 """Symbols besides the bytes, which are 1 … 256: padding, the beginning of a word, and its end."""
@@ -54,7 +55,7 @@ class Highway(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.change, self.gate = nn.Linear(width, width), nn.Linear(width, width)
+        self.change, self.gate = Linear(width, width), Linear(width, width)
         nn.init.constant_(self.gate.bias, -2.0)
 
     def forward(self, inputs_NF: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ class CharConvolution(HasTables, nn.Module):
             nn.Conv1d(shape.byte_width, count, kernel) for count, kernel in zip(counts, shape.kernels, strict=True)
         )
         self.highways = nn.ModuleList(Highway(sum(counts)) for _ in range(shape.highway))
-        self.project = nn.Linear(sum(counts), width)
+        self.project = Linear(sum(counts), width)
 
     @property
     def is_blank(self) -> bool:

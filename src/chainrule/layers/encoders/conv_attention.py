@@ -17,6 +17,7 @@ from chainrule.layers.attention.self_attention import attend
 from chainrule.layers.attention.source_memory import source_mask
 from chainrule.layers.dropout import drop
 from chainrule.layers.encoders.base import EncoderSizes, TableEncoder, TableShape, check_head_count
+from chainrule.layers.fused.linear import Linear
 from chainrule.registry import ENCODERS
 
 
@@ -76,9 +77,9 @@ class ConvAttentionEncoder(TableEncoder):
             Convolution(width, shape.kernel, 2**depth) for depth in range(shape.convolutions)
         )
         self.norm = nn.LayerNorm(width)
-        self.project_in, self.project_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.project_in, self.project_out = Linear(width, 3 * width), Linear(width, width)
         self.connected = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            nn.LayerNorm(width), Linear(width, 4 * width), nn.GELU(), Linear(4 * width, width)
         )
 
     def walk(self, tokens_BS: Tensor, mask_BS: Tensor) -> Iterator[Tensor]:

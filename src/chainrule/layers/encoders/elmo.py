@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from chainrule.layers.dropout import drop
 from chainrule.layers.encoders.base import BaseShape, Encoder, EncoderSizes, check_directions
 from chainrule.layers.encoders.char_convolution import CharacterShape, CharConvolution
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.recurrent.stack import Recurrence, reverse
 from chainrule.layers.recurrent.stack import State as LayerState
 from chainrule.registry import ENCODERS
@@ -64,7 +65,7 @@ class Direction(nn.Module):
         self.shape, depths = shape, range(shape.layers)
         self.stack = nn.ModuleList(Recurrence("lstm", shape.embedding, shape.hidden) for _ in depths)
         narrowed = shape.hidden != shape.embedding
-        self.narrow = nn.ModuleList(nn.Linear(shape.hidden, shape.embedding) for _ in depths) if narrowed else None
+        self.narrow = nn.ModuleList(Linear(shape.hidden, shape.embedding) for _ in depths) if narrowed else None
 
     def start(self, batch: int) -> State:
         """The zero state of `batch` rows."""

@@ -18,6 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from chainrule.layers.fused.linear import Linear
+
 PoolingKind = Literal["attention", "attention-from-pooled", "mean", "max", "first"]
 
 
@@ -38,7 +40,7 @@ class AttentionPooling(Pooling):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.key = nn.Linear(width, width)
+        self.key = Linear(width, width)
         self.query_D = nn.Parameter(torch.empty(width).normal_(std=width**-0.5))
 
     def weights(self, states_BSD: Tensor, mask_BS: Tensor, pooled_BE: Tensor) -> Tensor:
@@ -54,8 +56,8 @@ class PooledAttention(Pooling):
 
     def __init__(self, width: int, pooled_width: int) -> None:
         super().__init__()
-        self.query = nn.Linear(pooled_width, width)
-        self.key = nn.Linear(width, width)
+        self.query = Linear(pooled_width, width)
+        self.key = Linear(width, width)
 
     def weights(self, states_BSD: Tensor, mask_BS: Tensor, pooled_BE: Tensor) -> Tensor:
         """The weight of each state, BS: a distribution over the positions that are not padding."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from chainrule.layers.encoders.base import BaseShape
 from chainrule.layers.encoders.build import make_encoder
 from chainrule.layers.encoders.frozen_cache import FrozenStateCache
+from chainrule.layers.fused.linear import Linear
 from chainrule.types import Source
 
 
@@ -41,7 +42,7 @@ class PretrainedFeatures(nn.Module):
         self.encoder = make_encoder(shape).requires_grad_(tuned)
         self.mix = self.encoder.make_layer_mix()
         self.table = nn.Embedding(shape.vocab_size, embedding) if embedding else None
-        self.project = None if width is None else nn.Linear(joined, width)
+        self.project = None if width is None else Linear(joined, width)
         self.cache: FrozenStateCache | None = None
 
     @property

@@ -84,9 +84,9 @@ def product(
     (N, K), X = left_NK.shape, right_KX.shape[1]
     if out_NX is None:
         out_NX = left_NK.new_empty(N, X)
-    base, squares = (NOTHING if one is None else _flat(one) for one in (base_NX, squares_NX))
-    factors = _flat(left_NK), *left_NK.stride(), _flat(right_KX), *right_KX.stride()
-    multiply(*factors, base, _flat(out_NX), (N, K, X), finish, squares, _room.arrays)
+    base, squares = (NOTHING if one is None else flat_array(one) for one in (base_NX, squares_NX))
+    factors = flat_array(left_NK), *left_NK.stride(), flat_array(right_KX), *right_KX.stride()
+    multiply(*factors, base, out_NX.detach().numpy().reshape(-1), (N, K, X), finish, squares, _room.arrays)
     return out_NX
 
 
@@ -94,9 +94,12 @@ def _dense(matrix: Tensor) -> Tensor:
     return matrix if matrix.is_contiguous() or matrix.t().is_contiguous() else matrix.contiguous()
 
 
-def _flat(matrix: Tensor) -> np.ndarray[Any, Any]:
-    """The numbers of a matrix that is contiguous or transposed, in the order in which they lie."""
-    flat: np.ndarray[Any, Any] = matrix.detach().numpy().ravel("K")
+def flat_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The numbers of a tensor that is contiguous or transposed, in the order in which they lie.
+
+    `Tensor.numpy` would fix the size of the memory, which a model that is divided among processes frees between calls.
+    """
+    flat: np.ndarray[Any, Any] = np.from_dlpack(tensor.detach()).ravel("K")
     return flat
 
 

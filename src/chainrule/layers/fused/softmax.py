@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from chainrule.engines.fused import kernels
-from chainrule.layers.fused.parts import product, products_support
-
-NOTHING = np.empty(0, np.float32)
+from chainrule.layers.fused.parts import NOTHING, flat_array, product, products_support
 
 
 def multiply(left_NK: Tensor, right_KX: Tensor, out_NX: Tensor, *, add: bool = False) -> Tensor:
@@ -27,6 +24,6 @@ def exponentiate(scores_MV: Tensor, bias_V: Tensor | None) -> tuple[Tensor, Tens
         highest_M1 = scores_MV.amax(1, keepdim=True)
         return highest_M1, scores_MV.sub_(highest_M1).exp_().sum(1, keepdim=True)
     highest_M1, sums_M1 = scores_MV.new_empty(len(scores_MV), 1), scores_MV.new_empty(len(scores_MV), 1)
-    bias = NOTHING if bias_V is None else bias_V.detach().numpy()
+    bias = NOTHING if bias_V is None else flat_array(bias_V)
     kernels.exponentiate(scores_MV.numpy(), bias, highest_M1.numpy()[:, 0], sums_M1.numpy()[:, 0])
     return highest_M1, sums_M1

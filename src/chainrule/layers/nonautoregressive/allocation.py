@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.layers.attention.positions import sinusoidal_table
+from chainrule.layers.fused.linear import Linear
 
 REACH = 32
 """Longer distances share one bias on either side."""
@@ -56,9 +57,9 @@ class Allocation(nn.Module):
         super().__init__()
         self.scale = width**-0.5
         self.sinusoids = Sinusoids(width)
-        self.query = nn.Linear(width, width, bias=False)
-        self.key = nn.Linear(encoded, width, bias=False)
-        self.value = nn.Linear(encoded, width)
+        self.query = Linear(width, width, bias=False)
+        self.key = Linear(encoded, width, bias=False)
+        self.value = Linear(encoded, width)
         # Source and target mostly have a similar word order, so learning starts there.
         self.distance_bias = nn.Parameter(-0.5 * torch.arange(-REACH, REACH + 1).abs().float())
 
@@ -101,7 +102,7 @@ class LengthPredictor(nn.Module):
     def __init__(self, encoded: int, reach: int) -> None:
         super().__init__()
         self.reach = reach
-        self.choose = nn.Linear(encoded, 2 * reach + 1)
+        self.choose = Linear(encoded, 2 * reach + 1)
 
     def forward(self, encoded_BSE: Tensor, mask_BS: Tensor | None) -> Tensor:
         """Encoded sources, and a mask that is False at padding (None: no padding) -> scores of the differences, BC."""

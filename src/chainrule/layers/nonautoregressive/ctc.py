@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.outputs.base import OutputLayer
 
 IMPOSSIBLE = -1e30
@@ -35,9 +36,9 @@ class CtcHead(nn.Module):
         """`count` is the number of slots per source word."""
         super().__init__()
         self.count = count
-        self.project = nn.Linear(encoded, width)
+        self.project = Linear(encoded, width)
         self.which_KD = nn.Parameter(torch.empty(count, width).uniform_(-1, 1))
-        self.blank = nn.Linear(width, 1)
+        self.blank = Linear(width, 1)
 
     def inputs(self, encoded_BSE: Tensor) -> Tensor:
         """The input of each slot: its source word plus a vector for its number within the word -> BQD."""

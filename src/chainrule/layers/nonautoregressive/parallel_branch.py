@@ -23,6 +23,7 @@ from chainrule.layers.attention.source import SourceAttention, SourceStates
 from chainrule.layers.compiled import PackedModel, as_array, linear_weights
 from chainrule.layers.compiled_recurrence import attention_weights, source_lengths, widen_states
 from chainrule.layers.dropout import drop
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.nonautoregressive.allocation import Sinusoids
 from chainrule.layers.recurrent.bidirectional import Bidirectional
 
@@ -42,8 +43,8 @@ class ParallelBranch(nn.Module):
         self.dropout = dropout
         self.recurrence = Bidirectional("lstm", width, hidden // 2, layers, dropout)
         self.attend = SourceAttention(score, hidden, encoded)
-        self.join = nn.Linear(hidden, width)
-        self.join_inputs = nn.Linear(width, width, bias=False)
+        self.join = Linear(hidden, width)
+        self.join_inputs = Linear(width, width, bias=False)
         self.unknown_D = nn.Parameter(torch.empty(width).uniform_(-1, 1))
         self._packed = PackedModel()
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from chainrule.errors import ConfigError
+from chainrule.layers.fused.linear import Linear
 from chainrule.layers.outputs.base import OutputConfig, OutputLayer, frequency_order
 from chainrule.layers.outputs.fused import linear_cross_entropy
 from chainrule.registry import OUTPUTS
@@ -43,11 +44,11 @@ class Adaptive(OutputLayer):
         cutoffs = config.cutoffs or default_cutoffs(vocabulary, width, config.div_value)
         _check(cutoffs, width, vocabulary.size, config.div_value)
         self.ends = [*cutoffs, vocabulary.size]
-        self.head = nn.Linear(width, cutoffs[0] + len(cutoffs))
+        self.head = Linear(width, cutoffs[0] + len(cutoffs))
         widths = [int(width // config.div_value ** (band + 1)) for band in range(len(cutoffs))]
-        self.projects = nn.ModuleList(nn.Linear(width, narrow, bias=False) for narrow in widths)
+        self.projects = nn.ModuleList(Linear(width, narrow, bias=False) for narrow in widths)
         sizes = [end - begin for begin, end in pairwise(self.ends)]
-        self.bands = nn.ModuleList(nn.Linear(narrow, size) for narrow, size in zip(widths, sizes, strict=True))
+        self.bands = nn.ModuleList(Linear(narrow, size) for narrow, size in zip(widths, sizes, strict=True))
         self.register_buffer("rank_V", torch.argsort(frequency_order(vocabulary)))
         self.register_buffer("cutoffs", torch.tensor(cutoffs), persistent=False)
         self._set_frequency_biases(vocabulary)
