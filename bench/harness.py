@@ -182,6 +182,10 @@ class NoFolder(RunFolder):
         return
 
 
+WARMING_STEPS = 20
+"""Steps in which a training measures its ways."""
+
+
 class FixedBatches:
     """A cycle of a few batches; the state is reset at the first one."""
 
@@ -225,9 +229,12 @@ class Project:
 
     def choose_threads(self, most: int) -> None:
         """Choose among one thread, `most` workers and `most` threads by measuring, as a training does by default."""
+        before = torch.get_num_threads()
         self.trainer.threads = ThreadChooser.for_training(
             self.trainer.config, most, can_fork=can_share(self.trainer.stepper)
         )
+        self.steps(WARMING_STEPS)
+        torch.set_num_threads(before)
 
     @property
     def way(self) -> Way | None:
@@ -235,9 +242,12 @@ class Project:
         return None if self.trainer.threads is None else self.trainer.threads.current
 
     def steps(self, count: int) -> None:
-        """Take `count` more steps."""
-        self.target = self.trainer.training_state.step + count
+        """Take `count` more steps, with the threads that were chosen, if any."""
+        self.target, before = self.trainer.training_state.step + count, torch.get_num_threads()
+        if self.trainer.threads is not None:
+            torch.set_num_threads(self.trainer.threads.way.threads)
         self.trainer.fit()
+        torch.set_num_threads(before)
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -2,7 +2,8 @@
 
 2 layers of 200, batch 20, unroll 35, 10,000 words, no dropout, full softmax with an untied matrix, SGD with gradients
 clipped at 5, state carried from batch to batch. The peer is nn.Embedding, nn.LSTM, nn.Linear and F.cross_entropy. `sr`
-has one LSTM before and one after its first prediction over the vocabulary.
+has one LSTM before and one after its first prediction over the vocabulary. The peer uses `--threads` threads; the
+project chooses among one thread, worker processes and threads by measuring, as a training does by default.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ def main() -> None:
     vocabulary = Vocabulary(VOCABULARY, 0, np.bincount(tokens, minlength=VOCABULARY))
     peer, plain = peer_steps(batches)
     projects = {name: project(name, batches, vocabulary) for name in TARGETS}
+    for one in projects.values():
+        one.choose_threads(options.threads)
     contestants: dict[str, Callable[[], object]] = {"peer": partial(plain, count)}
     contestants |= {name: partial(one.steps, count) for name, one in projects.items()}
     times = alternate(contestants, options.repeats)
@@ -99,7 +102,7 @@ def main() -> None:
             speed(times, "peer", each),
             speed_up(times, name, "peer"),
             at_least=target,
-            note=f"{parameter_count(projects[name].model):,} parameters",
+            note=f"{parameter_count(projects[name].model):,} parameters, {projects[name].way}",
         )
         for name, target in TARGETS.items()
     ]

@@ -40,8 +40,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from chainrule.types import Batch, Vocabulary
 
 VOCABULARY, LR, BETAS, CLIP = 65, 1e-3, (0.9, 0.99), 1.0
-WARMING_STEPS = 20
-"""Steps in which the project measures its ways."""
 
 
 class Shape(NamedTuple):
@@ -135,25 +133,15 @@ def project_of(shape: Shape, batches: Sequence[Batch], threads: int) -> Project:
     return made
 
 
-def project_steps(project: Project) -> Callable[[int], None]:
-    def steps(count: int) -> None:
-        assert project.trainer.threads is not None
-        torch.set_num_threads(project.trainer.threads.way.threads)
-        project.steps(count)
-
-    return steps
-
-
 def figures_of(name: str, shape: Shape, options: argparse.Namespace) -> list[Figure]:
     tokens = np.random.default_rng(1).integers(VOCABULARY, size=shape.rows * (8 * shape.length + 1))
     batches = random_batches(tokens, 8, shape.rows, shape.length)
     torch.manual_seed(1)
     peers = {"torch.nn": (PlainGpt(shape), 1.25), "GPT2LMHeadModel": (Gpt2(shape), 1.6)}
     project = project_of(shape, batches, options.threads)
-    steps = {"project": project_steps(project)}
+    steps = {"project": project.steps}
     steps |= {peer: peer_steps(model, batches, options.threads) for peer, (model, _) in peers.items()}
     count = 3 if options.quick else shape.steps
-    steps["project"](WARMING_STEPS)
     times = alternate({one: lambda take=take: take(count) for one, take in steps.items()}, options.repeats)
     each = count * shape.rows * shape.length
     found = [
@@ -171,7 +159,7 @@ def busy_figure(name: str, project: Project, tokens: int, count: int) -> Figure:
     other.start()
     until = time.monotonic() + 30
     while time.monotonic() < until:
-        project_steps(project)(count)
+        project.steps(count)
     busy = tokens / statistics.median(_timed(project, count) for _ in range(5))
     other.kill()
     return Figure(f"{name} beside a busy process", busy, "tokens/s", idle, busy / idle, at_least=0.45,
@@ -180,7 +168,7 @@ def busy_figure(name: str, project: Project, tokens: int, count: int) -> Figure:
 
 def _timed(project: Project, count: int) -> float:
     began = time.perf_counter()
-    project_steps(project)(count)
+    project.steps(count)
     return time.perf_counter() - began
 
 

@@ -3,7 +3,8 @@
 4 layers, 4 heads, 128 wide, 12 × 64 characters, 65 different ones, no dropout, AdamW 1e-3 with β2 0.99, gradients
 clipped at 1, both on the same batches. The project's model is measured in four forms of the same size: GPT-2's form
 (biases, tanh GELU, learned positions), without biases, also with a squared ReLU, and the project's default (also with
-rotary positions).
+rotary positions). The peer uses `--threads` threads; the project chooses among one thread, worker processes and threads
+by measuring, as a training does by default.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def main() -> None:
     plain_model, plain = peer_steps(batches, fused=False)
     _, fused = peer_steps(batches, fused=True)
     projects = {name: project(form, batches) for name, form in FORMS.items()}
+    for one in projects.values():
+        one.choose_threads(options.threads)
     contestants: dict[str, Callable[[], object]] = {"plain": partial(plain, count), "fused": partial(fused, count)}
     contestants |= {name: partial(one.steps, count) for name, one in projects.items()}
     times = alternate(contestants, options.repeats)
@@ -102,7 +105,7 @@ def main() -> None:
             speed(times, peer, each),
             speed_up(times, name, peer),
             at_least=1.5,
-            note=f"{parameter_count(one.model):,} parameters",
+            note=f"{parameter_count(one.model):,} parameters, {one.way}",
         )
         for peer in ("plain", "fused")
         for name, one in projects.items()
