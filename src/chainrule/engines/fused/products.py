@@ -2,10 +2,11 @@
 
     out = base + left · right, and then a function of every number
 
-The right factor is copied into panels, as many columns as a tile has and a few hundred terms at a time, which the
-second-level cache holds while all rows pass (Goto & van de Geijn, "Anatomy of High-Performance Matrix Multiplication",
-2008). The left one is read where it lies. Both may be transposed: each has a step between rows and one between columns.
-What follows a product is computed while a tile of it is in the first-level cache.
+The right factor is copied into panels, as many columns as a tile has and a few hundred terms at a time. The
+second-level cache holds a group of them while all rows pass (Goto & van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication", 2008). The left one is read where it lies; the first-level cache holds its rows of a tile for all
+panels of a group. Both may be transposed: each has a step between rows and one between columns. What follows a product
+is computed while a tile of it is in the first-level cache.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from chainrule.engines.decode.compiling import summing as compiled
 from chainrule.engines.decode.functions import TWO, ZERO
 from chainrule.engines.decode.linear import aligned
 from chainrule.engines.decode.maps import copy
-from chainrule.engines.decode.vectors import FLOATS, INTS, LANES, constant, load, pointer, store
+from chainrule.engines.decode.vectors import FLOATS, INTS, LANES, WIDE, constant, load, pointer, store
 from chainrule.engines.fused.tiles import (
     TILE_ROWS,
     TILE_VECTORS,
@@ -40,13 +41,16 @@ PANEL = TILE_VECTORS * LANES
 BLOCK = 512
 """Terms of a panel."""
 
+GROUP = 4 * PANEL if WIDE else 8 * PANEL
+"""Columns of a group of panels, 512 and 256 kB."""
+
 PLAIN, SQUARE, SLOPE = range(3)
 """What becomes of a product x: itself; max(x, 0)²; the gradient x·2√y of that, where y is the square."""
 
 
 def workspace() -> tuple[np.ndarray[Any, Any], ...]:
-    """Room for a panel, the last rows of the left factor, and a tile at the edge of the result."""
-    return aligned(BLOCK * PANEL), aligned(TILE_ROWS * BLOCK), aligned(TILE_ROWS * PANEL)
+    """Room for a group of panels, the last rows of the left factor, and a tile at the edge of the result."""
+    return aligned(BLOCK * GROUP), aligned(TILE_ROWS * BLOCK), aligned(TILE_ROWS * PANEL)
 
 
 @compiled
@@ -60,27 +64,44 @@ def multiply(left, row_step, term_step, right, right_step, column_step, base, ou
     squares   as `out`, for SLOPE
     """
     rows, terms, columns = shape
-    panel, lines, corner = room
-    for column in range(0, columns, PANEL):
-        width = min(PANEL, columns - column)
-        padded = _padded(width)
+    panels, lines, _ = room
+    for first in range(0, columns, GROUP):
+        last_column = min(first + GROUP, columns)
         for term in range(0, terms, BLOCK):
             count, adding, last = min(BLOCK, terms - term), term > 0 or base.size > 0, term + BLOCK >= terms
-            begin = base if term == 0 else out
-            _pack(right, term * right_step + column * column_step, right_step, column_step, count, width, panel, padded)
+            begin, function = base if term == 0 else out, finish if last else PLAIN
+            for column in range(first, last_column, PANEL):
+                width, to = min(PANEL, columns - column), (column - first) * BLOCK
+                source = term * right_step + column * column_step
+                _pack(right, source, right_step, column_step, count, width, panels, to, _padded(width))
             for row in range(0, rows, TILE_ROWS):
-                together, at = min(TILE_ROWS, rows - row), row * columns + column
-                x = row * row_step + term * term_step
-                if together == TILE_ROWS and width == padded:
-                    _tile(padded, adding, left, x, row_step, term_step, panel, begin, out, at, columns, count)
-                else:
-                    if adding:
-                        _copy_block(begin, at, columns, corner, 0, PANEL, together, width)
+                together, x = min(TILE_ROWS, rows - row), row * row_step + term * term_step
+                if together < TILE_ROWS:
                     _copy_lines(left, x, row_step, term_step, lines, together, count)
-                    _tile(padded, adding, lines, 0, BLOCK, 1, panel, corner, corner, 0, PANEL, count)
-                    _copy_block(corner, 0, PANEL, out, at, columns, together, width)
-                if last and finish != PLAIN:
-                    _finish(finish, out, at, columns, together, width, squares)
+                for column in range(first, last_column, PANEL):
+                    size, at = (together, min(PANEL, columns - column), count), row * columns + column
+                    to = (column - first) * BLOCK
+                    if together == TILE_ROWS:
+                        _block(left, x, row_step, term_step, to, adding, begin, out, at, columns, size, room)
+                    else:
+                        _block(lines, 0, BLOCK, 1, to, adding, begin, out, at, columns, size, room)
+                    if function != PLAIN:
+                        _finish(function, out, at, columns, size[0], size[1], squares)
+
+
+@inlined
+def _block(left, x, row_step, term_step, to, adding, base, out, at, step, size, room):  # type: ignore[no-untyped-def]
+    """The numbers of a tile, which at the edges of the result are computed beside it."""
+    panels, _, corner = room
+    together, width, count = size
+    padded = _padded(width)
+    if together == TILE_ROWS and width == padded:
+        _tile(padded, adding, left, x, row_step, term_step, panels, to, base, out, at, step, count)
+    else:
+        if adding:
+            _copy_block(base, at, step, corner, 0, PANEL, together, width)
+        _tile(padded, adding, left, x, row_step, term_step, panels, to, corner, corner, 0, PANEL, count)
+        _copy_block(corner, 0, PANEL, out, at, step, together, width)
 
 
 @inlined
@@ -92,21 +113,21 @@ def _padded(width):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _tile(width, adding, left, at, row_step, term_step, panel, base, out, out_at, out_step, count):  # type: ignore[no-untyped-def]
+def _tile(width, adding, left, at, row_step, term_step, panels, to, base, out, out_at, out_step, count):  # type: ignore[no-untyped-def]
     if width == PANEL:
         if adding:
-            full_adding_tile(left, at, row_step, term_step, panel, 0, width, base, out, out_at, out_step, count)
+            full_adding_tile(left, at, row_step, term_step, panels, to, width, base, out, out_at, out_step, count)
         else:
-            full_tile(left, at, row_step, term_step, panel, 0, width, base, out, out_at, out_step, count)
+            full_tile(left, at, row_step, term_step, panels, to, width, base, out, out_at, out_step, count)
     elif width == LANES:
         if adding:
-            slim_adding_tile(left, at, row_step, term_step, panel, 0, width, base, out, out_at, out_step, count)
+            slim_adding_tile(left, at, row_step, term_step, panels, to, width, base, out, out_at, out_step, count)
         else:
-            slim_tile(left, at, row_step, term_step, panel, 0, width, base, out, out_at, out_step, count)
+            slim_tile(left, at, row_step, term_step, panels, to, width, base, out, out_at, out_step, count)
     elif adding:
-        half_adding_tile(left, at, row_step, term_step, panel, 0, width, base, out, out_at, out_step, count)
+        half_adding_tile(left, at, row_step, term_step, panels, to, width, base, out, out_at, out_step, count)
     else:
-        half_tile(left, at, row_step, term_step, panel, 0, width, base, out, out_at, out_step, count)
+        half_tile(left, at, row_step, term_step, panels, to, width, base, out, out_at, out_step, count)
 
 
 @compiled
@@ -128,20 +149,20 @@ def _finish(kind, out, at, step, rows, width, squares):  # type: ignore[no-untyp
 
 
 @compiled
-def _pack(right, at, term_step, column_step, terms, width, panel, padded):  # type: ignore[no-untyped-def]
+def _pack(right, at, term_step, column_step, terms, width, panel, begin, padded):  # type: ignore[no-untyped-def]
     """Columns of the right factor, term by term; the panel has `padded` columns, of which the last are 0."""
     if column_step == 1:
         for term in range(terms):
-            copy(right, at + term * term_step, panel, term * padded, width)
-            panel[term * padded + width : (term + 1) * padded] = ZERO
+            copy(right, at + term * term_step, panel, begin + term * padded, width)
+            panel[begin + term * padded + width : begin + (term + 1) * padded] = ZERO
         return
     for column in range(0, padded, LANES):
         for term in range(0, terms, LANES):
-            begin, to = at + column * column_step + term, term * padded + column
+            source, to = at + column * column_step + term, begin + term * padded + column
             if column + LANES <= width and term + LANES <= terms:
-                transpose_vectors(right, begin, column_step, panel, to, padded)
+                transpose_vectors(right, source, column_step, panel, to, padded)
             else:
-                _transpose(right, begin, column_step, panel, to, padded, min(terms - term, LANES), width - column)
+                _transpose(right, source, column_step, panel, to, padded, min(terms - term, LANES), width - column)
 
 
 @compiled
