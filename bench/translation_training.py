@@ -197,6 +197,8 @@ def main() -> None:
     torch.manual_seed(1)
     peer = Peer().train()
     check(peer, projects["peer's form"].model, batches[0])
+    for one in projects.values():
+        one.choose_threads(options.threads)
     contestants: dict[str, Callable[[], object]] = {"peer": peer_steps(peer, batches, count)}
     contestants |= {name: partial(one.steps, count) for name, one in projects.items()}
     times = alternate(contestants, options.repeats)

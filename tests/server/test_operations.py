@@ -33,8 +33,13 @@ TEXTS = [
 IN_WORK = ("requests_running", "requests_waiting", "texts_running")
 
 
-def test_a_seeded_text_is_the_same_alone_and_under_load(service: Service) -> None:
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_seeded_text_is_the_same_alone_and_under_load(
+    runs: Path, start: Callable[..., Service], threads: str
+) -> None:
     """Requests of different models, prompts and lengths run beside each other, some with a seed and some without."""
+    service = start(runs, "--threads", threads, "--quiet")
+    service.wait_until_ready()
     client = service.client()
 
     def text(number: int) -> tuple[str, list[float]]:

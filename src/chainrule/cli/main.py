@@ -65,8 +65,8 @@ VERBS: dict[str, dict[str, str]] = {
 TRAINING_VERBS = ("train", "compare")
 """The verbs that take any option of the configuration with --set."""
 
-LIGHT_VERBS = ("measure", "serve", "pack", "unpack", "models", "explain", "info", "tokenize")
-"""The verbs without --threads: they compute little, and a server has one thread for its models."""
+LIGHT_VERBS = ("measure", "pack", "unpack", "models", "explain", "info", "tokenize")
+"""The verbs without --threads: they compute little."""
 
 
 class VerbGroup(TyperGroup):

@@ -23,6 +23,9 @@ Languages = Annotated[
     typer.Option(metavar="RUN=SOURCE-TARGET", help="Languages of a translator, for example wmt=en-de; repeatable."),
 ]
 Cors = Annotated[list[str] | None, typer.Option(help="Origin of web pages that may send requests; repeatable.")]
+Threads = Annotated[
+    int, typer.Option(min=1, max=1 << 10, help="CPU cores that divide the texts of a step (one more handles requests).")
+]
 Drain = Annotated[float, typer.Option(help="Seconds to finish requests after SIGTERM.")]
 
 
@@ -48,6 +51,7 @@ def serve(
     cors: Cors = None,
     drain: Drain = 30.0,
     precision: Precision = None,
+    threads: Threads = 1,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts to the log.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log requests.")] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page over the runs in a browser.")] = False,
@@ -84,6 +88,7 @@ def serve(
         cors=cors or (),
         log=not quiet,
         precision=precision,
+        threads=threads,
         log_prompts=log_prompts,
     )
 

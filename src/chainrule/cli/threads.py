@@ -17,7 +17,10 @@ Threads = Annotated[
 
 
 def with_threads(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with the option --threads, which takes effect before torch is imported."""
+    """The verb with the option --threads, which takes effect before torch is imported, unless it has its own."""
+    parameters = inspect.signature(verb, eval_str=True).parameters
+    if "threads" in parameters:
+        return verb
 
     @functools.wraps(verb)
     def call(*arguments: Any, threads: int | None = None, **named: Any) -> None:
@@ -25,7 +28,6 @@ def with_threads(verb: Callable[..., None]) -> Callable[..., None]:
             os.environ["OMP_NUM_THREADS"] = str(threads)
         verb(*arguments, **named)
 
-    parameters = inspect.signature(verb, eval_str=True).parameters
     option = inspect.Parameter("threads", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Threads)
     every = [*parameters.values(), option]
     vars(call)["__signature__"] = inspect.Signature(every)

@@ -56,6 +56,7 @@ def serve(
     log_prompts: bool = False,
     device: str = "auto",
     precision: str | None = None,
+    threads: int = 1,
 ) -> Starlette:
     """Runs as an ASGI application.
 
@@ -70,6 +71,7 @@ def serve(
         log_prompts: Whether the log has the prompts of completions.
         device: Device that computes.
         precision: Precision of the weights, "float32" or "int8". None: as they are stored.
+        threads: Threads that divide the texts of a step; one is fastest for small models and few clients.
     """
     given = [runs] if isinstance(runs, str | Path) else list(runs)
     server = Server(
@@ -80,6 +82,7 @@ def serve(
         languages=languages,
         device=device,
         precision=precision,
+        threads=threads,
     )
     server.log_prompts = log_prompts
     routes = [route for make in ROUTES for route in make(server)]

@@ -180,8 +180,8 @@ def _after_others(loop: asyncio.AbstractEventLoop, call: Callable[[], None], tur
 class Engine:
     """Runs work on one thread, which begins with the first request."""
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
-        self._limits, self._metrics = limits, metrics
+    def __init__(self, limits: Limits, metrics: Metrics, threads: int = 1) -> None:
+        self._limits, self._metrics, self._threads = limits, metrics, threads
         self._changed = threading.Condition()
         self._waiting: deque[Work] = deque()
         self._running: list[Work] = []
@@ -262,8 +262,7 @@ class Engine:
                 time.sleep(WINDOW)
             with self._changed:
                 self._admit()
-            # One thread: several may divide a sum differently under load. For so few rows one is also fastest.
-            with threads(1):
+            with threads(self._threads):
                 self._turn()
         ended = ApiError(503, "the server is shutting down", code="shutting_down", retry_after=5)
         for work in (*self._running, *self._waiting):

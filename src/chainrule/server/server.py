@@ -53,10 +53,11 @@ class Server:
         languages: Mapping[str, tuple[str, str]] | None = None,
         device: str = "auto",
         precision: str | None = None,
+        threads: int = 1,
     ) -> None:
         self.limits, self.keys, self.metrics = limits or Limits(), keys or ApiKeys(), Metrics()
         self.library = Library(runs, memory=memory, device=device, precision=precision)
-        self.engine = Engine(self.limits, self.metrics)
+        self.engine = Engine(self.limits, self.metrics, threads)
         self.languages = Languages(dict(languages or {}))
         self.loading = self.draining = self.log_prompts = False
         self.asked = asyncio.Event()  # whether anything was asked for but the files of the page
