@@ -51,5 +51,12 @@ def test_fields_have_units_and_line_up() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0112, "0.0112"), (1.9e-6, "1.9e-06"), (0.0, "0.0000"), (-3e-5, "-3.0e-05")]
+)
+def test_small_differences_keep_two_digits(value: float, text: str) -> None:
+    assert show_fields({"difference": value}) == f"difference  {text}"
+
+
 def test_columns_line_up() -> None:
     assert show_table([["a", "1"], ["bcd", "22"]]) == "a     1\nbcd  22"

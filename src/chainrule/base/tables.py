@@ -45,6 +45,7 @@ UNITS: dict[str, Callable[[Any], str]] = {
     "tokens_per_second": format_rate,
     "perplexity": lambda value: f"{value:.2f}" if value < 1e6 else f"{value:.3g}",
     "perplexity_without_oov": lambda value: f"{value:.2f}" if value < 1e6 else f"{value:.3g}",
+    "difference": lambda value: f"{value:.4f}" if abs(value) >= 0.001 or not value else f"{value:.1e}",
 }
 """Fields that are shown with a unit or with other digits than their type has."""
 
