@@ -26,17 +26,21 @@ from chainrule.engines.decode.vectors import (
     constant,
     host_has,
     load,
-    loop,
     multiply_add,
     pointer,
     spread,
     store,
+    unrolled_loop,
 )
 
 BYTES = ir.VectorType(BYTE, 4 * LANES)
 
 TILE_ROWS = 6 if WIDE else 3
 """Rows of the tile for many rows; it is as wide as a panel."""
+
+
+UNROLLED = 4
+"""Inputs of one row that are multiplied in a row without a test: a shorter loop reads weights at two thirds of the speed."""
 
 
 def _make_tile(rows: int, vectors: int) -> Any:
@@ -59,7 +63,7 @@ def _make_tile(rows: int, vectors: int) -> Any:
             return [multiply_add(builder, *pair, total) for pair, total in zip(pairs, totals, strict=True)]
 
         zeros = [ir.Constant(FLOATS, [0.0] * LANES)] * (rows * vectors)
-        totals = loop(builder, count, zeros, body)
+        totals = unrolled_loop(builder, count, zeros, body, UNROLLED if rows == 1 else 1)
         for k in range(vectors):
             terms = load(builder, bias, FLOATS, LANES * k)
             for r in range(rows):
@@ -102,7 +106,8 @@ def _make_byte_tile(rows: int, vectors: int, multiply: Callable[[Any, Any, Any, 
                     new.append(multiply(builder, totals[r * vectors + k], inputs_64, column))
             return new
 
-        totals = loop(builder, count, [ir.Constant(INTS, [0] * LANES)] * (rows * vectors), body)
+        zeros = [ir.Constant(INTS, [0] * LANES)] * (rows * vectors)
+        totals = unrolled_loop(builder, count, zeros, body, UNROLLED if rows == 1 else 1)
         factors = [spread(builder, load(builder, scale, FLOATS.element, r)) for r in range(rows)]
         for k in range(vectors):
             offset, unit, bias = columns_of(k)

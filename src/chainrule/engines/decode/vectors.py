@@ -99,6 +99,41 @@ def loop(builder: Any, count: Any, zeros: Sequence[Any], body: Callable[[Any, li
     return new
 
 
+def unrolled_loop(
+    builder: Any, count: Any, zeros: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]], times: int
+) -> list[Any]:
+    """The same, with `times` bodies in a row while so many are left; `count` may be 0."""
+
+    def several(index: Any, sums: list[Any]) -> list[Any]:
+        for shift in range(times):
+            sums = body(builder.add(index, constant(shift)), sums)
+        return sums
+
+    whole = builder.sub(count, builder.srem(count, constant(times)))
+    sums = _while_below(builder, (constant(0), whole, times), zeros, several)
+    return _while_below(builder, (whole, count, 1), sums, body)
+
+
+def _while_below(
+    builder: Any, bounds: tuple[Any, Any, int], zeros: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """Run `body(index, sums)` from begin to end by steps -> the last sums."""
+    (begin, end, step), before = bounds, builder.block
+    head, inside, after = map(builder.append_basic_block, ("head", "sum", "summed"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    index, sums = builder.phi(LONG), [builder.phi(zero.type) for zero in zeros]
+    builder.cbranch(builder.icmp_signed("<", index, end), inside, after)
+    builder.position_at_end(inside)
+    new, following = body(index, sums), builder.add(index, constant(step))
+    for phi, first, later in zip([index, *sums], [begin, *zeros], [following, *new], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, builder.block)
+    builder.branch(head)
+    builder.position_at_end(after)
+    return sums
+
+
 def larger(builder: Any, left: Any, right: Any) -> Any:
     """The larger of each pair, or the right one if the left is not a number. `maxnum` takes three instructions."""
     return builder.select(builder.fcmp_ordered(">", left, right), left, right)
