@@ -20,6 +20,7 @@ from chainrule.data.pairs import pad_sources
 from chainrule.decoding import beam_search
 from chainrule.decoding.parallel import draft_in_parallel, translate_in_parallel
 from chainrule.errors import ConfigError
+from chainrule.models.hybrid_compiled import second_best
 from chainrule.training.fit import fit
 from chainrule.types import Source
 
@@ -33,8 +34,8 @@ def one_row(source: Source, number: int) -> Source:
 
 
 def words(scores_BTV: Tensor) -> tuple[Tensor, Any]:
-    """The most probable tokens, and the scores at chosen positions."""
-    return scores_BTV.argmax(2), lambda row_M, place_M: scores_BTV[row_M, place_M]
+    """The most probable tokens, and the second ones at chosen positions."""
+    return scores_BTV.argmax(2), lambda row_M, place_M: second_best(scores_BTV[row_M, place_M])
 
 
 @torch.inference_mode()
@@ -90,12 +91,14 @@ def test_a_draft_uses_the_scores_that_the_mixture_has_computed() -> None:
     with torch.inference_mode():
         encoded = model.encode(source)
         known_BT, known, lengths_B = model.draft_words(encoded, model.begin_decoding(encoded, stepping=True))
-        words_BT, scores, same_B = model.draft_words(encoded, model.begin_decoding(encoded, stepping=False))
+        words_BT, seconds, same_B = model.draft_words(encoded, model.begin_decoding(encoded, stepping=False))
         assert lengths_B.tolist() == same_B.tolist()
         for number, length in enumerate(lengths_B.tolist()):
             places_T, row_T = torch.arange(length), torch.full((length,), number)
             assert known_BT[number, :length].tolist() == words_BT[number, :length].tolist()
-            torch.testing.assert_close(known(row_T, places_T), scores(row_T, places_T).log_softmax(1))
+            (token_T, gap_T), (expected_T, expected_gap_T) = known(row_T, places_T), seconds(row_T, places_T)
+            assert token_T.tolist() == expected_T.tolist()
+            torch.testing.assert_close(gap_T, expected_gap_T, rtol=1e-4, atol=1e-4)
 
 
 def test_rows_of_a_batch_are_independent() -> None:

@@ -51,7 +51,7 @@ def naive_weights(layer: Allocation, encoded_SE: Tensor, length: int, place: int
 def test_the_matrix_equals_a_loop(threshold: float) -> None:
     layer, lengths, S = allocation(), [7, 3], 7
     encoded_BSE = torch.randn(2, S, 4).double()
-    source = layer.read(encoded_BSE, padded(lengths, S))
+    source = layer.read(encoded_BSE, padded(lengths, S), torch.tensor(lengths))
     weights_BTS = layer.weights(source, 2, 5, threshold)
     for row, length in enumerate(lengths):
         for t in range(5):
@@ -65,7 +65,7 @@ def test_the_matrix_equals_a_loop(threshold: float) -> None:
 @torch.no_grad()
 def test_positions_and_distances_beyond_the_tables() -> None:
     layer, encoded_BSE = allocation(), torch.randn(1, 3, 4).double()
-    source = layer.read(encoded_BSE, None)
+    source = layer.read(encoded_BSE, None, torch.full((len(encoded_BSE),), encoded_BSE.shape[1]))
     far_T = layer.weights(source, INITIAL_POSITIONS + 40, 2, 0.0)[0, 1]
     torch.testing.assert_close(
         far_T,
@@ -76,7 +76,7 @@ def test_positions_and_distances_beyond_the_tables() -> None:
 
 
 def test_a_row_does_not_depend_on_the_number_of_rows() -> None:
-    layer, source = allocation(), allocation().read(torch.randn(2, 5, 4).double(), None)
+    layer, source = allocation(), allocation().read(torch.randn(2, 5, 4).double(), None, torch.tensor([5, 5]))
     whole_BTS = layer.weights(source, 0, 9, 0.1)
     for first, count in ((0, 1), (0, 4), (3, 2), (8, 1)):
         torch.testing.assert_close(layer.weights(source, first, count, 0.1), whole_BTS[:, first : first + count])

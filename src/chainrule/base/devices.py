@@ -7,9 +7,8 @@ import ctypes
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from chainrule.base.lazy import torch
 from chainrule.errors import ConfigError
@@ -68,17 +67,11 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-@runtime_checkable
-class HasParameters(Protocol):
-    """A module, or a model around one."""
-
-    def parameters(self) -> Iterator[torch.nn.Parameter]: ...
-
-
 def device_of(model: object) -> torch.device:
     """The device of a model's parameters; the CPU if it has none."""
-    if isinstance(model, HasParameters):
-        for tensor in model.parameters():
+    parameters: Callable[[], Iterator[torch.nn.Parameter]] | None = getattr(model, "parameters", None)
+    if parameters is not None:
+        for tensor in parameters():
             return tensor.device
     return torch.device("cpu")
 

@@ -160,10 +160,9 @@ def pair_batch(store: PairStore, indices_B: Indices, max_source: int | None = No
 
 def pad_sources(rows: Sequence[Sequence[int]], eos: int, device: torch.device | None = None) -> Source:
     """Token rows without `eos` as one source: `eos` after each row, padded with more of them."""
-    longest = max(map(len, rows)) + 1
-    tokens_BS = torch.full((len(rows), longest), eos)
+    lengths_B = np.array([len(row) + 1 for row in rows])
+    tokens_BS = np.full((len(rows), lengths_B.max()), eos)
     for index, row in enumerate(rows):
-        tokens_BS[index, : len(row)] = torch.tensor(row, dtype=torch.int64)
-    lengths_B = torch.tensor([len(row) + 1 for row in rows])
-    mask_BS = torch.arange(longest) < lengths_B[:, None]
-    return Source(tokens_BS.to(device), mask_BS.to(device))
+        tokens_BS[index, : len(row)] = row
+    mask_BS = np.arange(tokens_BS.shape[1]) < lengths_B[:, None]
+    return Source(torch.from_numpy(tokens_BS).to(device), torch.from_numpy(mask_BS).to(device))

@@ -34,8 +34,8 @@ FIRST_WINDOW = 8
 MAX_GAP = math.log(2)
 """How much less probable a second choice may be, in nats, to replace a repeated token."""
 
-Scores = Callable[[Tensor, Tensor], Tensor]
-"""Rows M and positions M -> the scores of all tokens there, MV: log p up to a constant."""
+Seconds = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Rows M and positions M -> the second most probable token there, M, and how much less probable it is, in nats, M."""
 
 
 class ParallelTranslator(Protocol):
@@ -64,11 +64,11 @@ class ParallelTranslator(Protocol):
         """The tokens of each target by CTC; None: the model predicts by length."""
         ...
 
-    def predict_words(self, encoded: Any, lengths_R: Tensor) -> tuple[Tensor, Scores]:
-        """The most probable tokens at all positions of rows of given lengths, RT, and the scores at chosen ones."""
+    def predict_words(self, encoded: Any, lengths_R: Tensor) -> tuple[Tensor, Seconds]:
+        """The most probable tokens at all positions of rows of given lengths, RT, and the second ones at given ones."""
         ...
 
-    def draft_words(self, encoded: Any, state: State) -> tuple[Tensor, Scores, Tensor]:
+    def draft_words(self, encoded: Any, state: State) -> tuple[Tensor, Seconds, Tensor]:
         """`predict_words` at the best length of each source, and that length B; the state may hold them already."""
         ...
 
@@ -162,16 +162,15 @@ def _cut_rows(tokens_RT: Tensor, length_R: Tensor, eos: int) -> list[list[int]]:
     return [_before_eos(row[:length], eos) for row, length in zip(tokens_RT.tolist(), length_R.tolist(), strict=True)]
 
 
-def _best_tokens(tokens_RT: Tensor, scores: Scores, length_R: Tensor, eos: int) -> list[list[int]]:
+def _best_tokens(tokens_RT: Tensor, seconds: Seconds, length_R: Tensor, eos: int) -> list[list[int]]:
     """The most probable tokens of each row up to its length or its first `eos`, without adjacent repetitions."""
     rows = _cut_rows(tokens_RT, length_R, eos)
     repeated = [(number, place) for number, row in enumerate(rows) for place in _repeated_places(row)]
     if not repeated:
         return rows
     number_M, place_M = torch.tensor(repeated, device=length_R.device).unbind(1)
-    best_M2, token_M2 = scores(number_M, place_M).topk(2)
-    gap_M = best_M2[:, 0] - best_M2[:, 1]
-    second = dict(zip(repeated, zip(token_M2[:, 1].tolist(), gap_M.tolist(), strict=True), strict=True))
+    token_M, gap_M = seconds(number_M, place_M)
+    second = dict(zip(repeated, zip(token_M.tolist(), gap_M.tolist(), strict=True), strict=True))
     return [_before_eos(_replace_repeats(number, row, second), eos) for number, row in enumerate(rows)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, overload
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.base.kernels import inference_kernel_supports
+from chainrule.engines.decode.allocation import AllocationWeights, CompiledAllocation
 from chainrule.engines.decode.hybrid import CompiledHybrid, HybridWeights
 from chainrule.engines.decode.parallel_branch import CompiledParallel, ParallelWeights
 from chainrule.engines.decode.recurrent import CompiledRecurrence, RecurrentState
@@ -21,8 +23,9 @@ from chainrule.layers.blocks import Block
 from chainrule.layers.transformer_stack import TransformerStack
 
 Array = np.ndarray[Any, Any]
-Weights = StackWeights | RecurrentWeights | HybridWeights | EncoderWeights | ParallelWeights
-Engine = CompiledStack | CompiledRecurrence | CompiledHybrid | CompiledEncoder | CompiledParallel
+_version = attrgetter("_version")
+Weights = StackWeights | RecurrentWeights | HybridWeights | EncoderWeights | ParallelWeights | AllocationWeights
+Engine = CompiledStack | CompiledRecurrence | CompiledHybrid | CompiledEncoder | CompiledParallel | CompiledAllocation
 
 
 class PackedModel:
@@ -73,6 +76,11 @@ class PackedModel:
     ) -> CompiledParallel | None: ...
 
     @overload
+    def engine(  # type: ignore[overload-overlap]
+        self, model: nn.Module, precision: Precision, weights: Callable[[], AllocationWeights | None]
+    ) -> CompiledAllocation | None: ...
+
+    @overload
     def engine(
         self, model: nn.Module, precision: Precision, weights: Callable[[], StackWeights | RecurrentWeights | None]
     ) -> CompiledStack | CompiledRecurrence | None: ...
@@ -86,7 +94,7 @@ class PackedModel:
         parameters = self._held.parameters
         if not inference_kernel_supports(parameters[0]):
             return None
-        state = precision, parameters[0].data_ptr(), sum(map(_version, parameters))
+        state = precision, parameters[0].data_ptr(), self._held.changes()
         if state != self._packed:
             described = weights()
             self._engine = None if described is None else _compile(described, precision)
@@ -99,10 +107,15 @@ class _HeldParameters:
 
     def __init__(self, model: nn.Module) -> None:
         self.parameters, self._model = [*model.parameters()], model
+        self._counted = [parameter for parameter in self.parameters if not parameter.is_inference()]
         holders = (part for module in model.modules() for part in (module._modules, module._parameters))
         self._holders: list[tuple[dict[str, Any], list[tuple[str, Any]]]] = [
             (holder, [*holder.items()]) for holder in holders if holder
         ]
+
+    def changes(self) -> int:
+        """A number that grows when a parameter is changed in place."""
+        return sum(map(_version, self._counted))
 
     def by(self, model: nn.Module) -> bool:
         """Whether the model still holds the same modules and parameters."""
@@ -126,6 +139,8 @@ def _compile(weights: Weights, precision: Precision) -> Engine:
         return CompiledEncoder(weights, precision)
     if isinstance(weights, ParallelWeights):
         return CompiledParallel(weights, precision)
+    if isinstance(weights, AllocationWeights):
+        return CompiledAllocation(weights)
     return CompiledStack(weights, precision)
 
 
@@ -178,11 +193,6 @@ def read_features(state: StackState | RecurrentState, tokens_BT: Tensor) -> tupl
     """The features after each of T tokens, BTD, and the state after them."""
     features_ND, after = state.features(tokens_BT.numpy())
     return torch.from_numpy(features_ND).view(*tokens_BT.shape, -1), after
-
-
-def _version(parameter: Tensor) -> int:
-    """A number that grows when the parameter is changed in place."""
-    return 0 if parameter.is_inference() else parameter._version
 
 
 def stack_weights(

@@ -8,12 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from chainrule.engines.decode.recurrent import CompiledRecurrence, RecurrentState, SourceMemory
 from chainrule.engines.decode.recurrent_weights import AttentionWeights, CellWeights, RecurrentWeights
+from chainrule.engines.decode.source_layers import SourceLayers
 from chainrule.engines.decode.weights import Linear
-from chainrule.layers.attention.source import AdditiveScore, LocationScore, SourceAttention, SourceStates
+from chainrule.layers.attention.source import (
+    AdditiveScore,
+    GeneralScore,
+    LocationScore,
+    SourceAttention,
+    SourceStates,
+    padding_bias,
+)
 from chainrule.layers.compiled import as_array, linear_weights
 from chainrule.layers.recurrent.cells import Gru, Rnn
 from chainrule.layers.recurrent.stack import Recurrence, RecurrentLayer
@@ -65,7 +72,7 @@ def _cell_weights(layer: RecurrentLayer) -> CellWeights:
 
 
 def attention_weights(attend: SourceAttention, *, feed: nn.Linear | None = None) -> AttentionWeights:
-    """The parameters of attention to a source, except those that make its keys and values."""
+    """The parameters of attention to a source."""
     score, kind = attend.score, "dot"
     if isinstance(score, AdditiveScore | LocationScore):
         kind = "additive" if isinstance(score, AdditiveScore) else "location"
@@ -75,6 +82,8 @@ def attention_weights(attend: SourceAttention, *, feed: nn.Linear | None = None)
         query=linear_weights(score.project_query) if isinstance(score, AdditiveScore | LocationScore) else None,
         vector_X=as_array(score.vector_X) if isinstance(score, AdditiveScore) else None,
         feed_GU=None if feed is None else as_array(feed.weight),
+        keys=linear_weights(score.project) if isinstance(score, AdditiveScore | GeneralScore) else None,
+        values=linear_weights(attend.project_context),
     )
 
 
@@ -92,10 +101,11 @@ def source_lengths(states: SourceStates) -> np.ndarray[Any, Any]:
     return lengths_A
 
 
-def widen_states(states: SourceStates, more: int) -> SourceStates:
-    """Keys and values without gaps, with `more` zeros after each: as wide as the engine takes them."""
-    keys_ASX, values_ASX = (
-        functional.pad(part_ASX, (0, more)) if more else part_ASX.contiguous()
-        for part_ASX in (states.keys_ASX, states.values_ASU)
-    )
-    return SourceStates(keys_ASX, values_ASX, states.bias_A1S, states.rows)
+def make_memory(
+    attend: SourceAttention, encoded_BSE: Tensor, mask_BS: Tensor | None, layers: SourceLayers | None
+) -> SourceStates:
+    """Keys and values of encoder states, by layers of the engine as wide as it takes them (None: by torch)."""
+    if layers is None:
+        return attend.make_memory(encoded_BSE, mask_BS)
+    keys_ASX, values_ASX = map(torch.from_numpy, layers.read(as_array(encoded_BSE)))
+    return SourceStates(keys_ASX, values_ASX, None if mask_BS is None else padding_bias(mask_BS))

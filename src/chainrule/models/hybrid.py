@@ -34,7 +34,7 @@ from chainrule.layers.nonautoregressive.allocation import AllocationSource, Leng
 from chainrule.layers.nonautoregressive.ctc import CtcHead
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens
 from chainrule.layers.outputs.mixed import MixedOutput
-from chainrule.models.hybrid_compiled import add_table, best_words, predicts, read_compiled
+from chainrule.models.hybrid_compiled import add_table, best_words, predicts, read_compiled, second_best, second_words
 from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions
 from chainrule.models.hybrid_state import (
     DecoderMemory,
@@ -47,8 +47,8 @@ from chainrule.models.translator import PretrainedConfig, Translator
 from chainrule.registry import MODELS
 from chainrule.types import Batch, OutputChoice, Outputs, Source, Vocabulary
 
-Scores = Callable[[Tensor, Tensor], Tensor]
-"""Rows M and positions M -> the scores of all tokens there, MV: log p up to a constant."""
+Seconds = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Rows M and positions M -> the second most probable token there, M, and how much less probable it is, in nats, M."""
 
 
 class HybridConfig(HybridOptions, PretrainedConfig):
@@ -244,14 +244,14 @@ class Hybrid(Translator):
         features_RTD = self._position_features(encoded, lengths_R, known)
         return self.output.scores(features_RTD.flatten(0, 1)).view(*features_RTD.shape[:2], self.output.size)
 
-    def predict_words(self, encoded: EncodedSource, lengths_R: Tensor) -> tuple[Tensor, Scores]:
-        """The most probable tokens at all positions of rows of given lengths, RT, and the scores at chosen ones."""
+    def predict_words(self, encoded: EncodedSource, lengths_R: Tensor) -> tuple[Tensor, Seconds]:
+        """The most probable tokens at all positions of rows of given lengths, RT, and the second ones at given ones."""
         features_RTD, engine = self._position_features(encoded, lengths_R), self._engine
 
-        def scores(row_M: Tensor, place_M: Tensor) -> Tensor:
-            return self.output.scores(features_RTD[row_M, place_M])
+        def seconds(row_M: Tensor, place_M: Tensor) -> tuple[Tensor, Tensor]:
+            return second_words(features_RTD[row_M, place_M], self.output, engine)
 
-        return best_words(features_RTD, self.output, engine), scores
+        return best_words(features_RTD, self.output, engine), seconds
 
     def _position_features(
         self, encoded: EncodedSource, lengths_R: Tensor, known: tuple[Tensor, Tensor] | None = None
@@ -276,12 +276,13 @@ class Hybrid(Translator):
             word_N, log_prob_N = map(torch.from_numpy, found)
         return self.slots.best(features_BQD, slots_B, word_N, log_prob_N)
 
-    def draft_words(self, encoded: EncodedSource, state: DecoderState) -> tuple[Tensor, Scores, Tensor]:
+    def draft_words(self, encoded: EncodedSource, state: DecoderState) -> tuple[Tensor, Seconds, Tensor]:
         """`predict_words` at the predicted length of each source, from the state if it has them, and the lengths B."""
         parallel = state.memory.parallel
         if parallel is not None and parallel.table_ALV is not None:
             table_ALV = parallel.table_ALV
-            return table_ALV.argmax(2), lambda row_M, place_M: table_ALV[row_M, place_M], parallel.lengths_A - 1
+            words_AL, lengths_A = table_ALV.argmax(2), parallel.lengths_A - 1
+            return words_AL, lambda row_M, place_M: second_best(table_ALV[row_M, place_M]), lengths_A
         lengths_B = self.predict_lengths(encoded)[:, 0]
         return *self.predict_words(encoded, lengths_B), lengths_B
 
@@ -289,7 +290,7 @@ class Hybrid(Translator):
         """Features of all slots BQD, and the number of slots of each source B."""
         assert self.slots is not None
         branch, slots_B = self.core.parallel, encoded.tokens_B * self.slots.count
-        memory = branch.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
+        memory = branch.memory(encoded.states_BSE, encoded.mask_BS)
         return branch(self.slots.inputs(encoded.states_BSE), memory, slots_B), slots_B
 
     # Training

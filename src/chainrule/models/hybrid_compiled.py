@@ -78,3 +78,17 @@ def best_words(features_RTD: Tensor, output: MixedOutput, engine: CompiledHybrid
     else:
         best_N = torch.from_numpy(engine.output.best(as_array(features_ND.contiguous())))
     return best_N.view(features_RTD.shape[:2])
+
+
+def second_words(features_MD: Tensor, output: MixedOutput, engine: CompiledHybrid | None) -> tuple[Tensor, Tensor]:
+    """The second most probable token by one branch, M, and how much less probable it is than the first, in nats, M."""
+    if engine is None or engine.output is None:
+        return second_best(output.scores(features_MD))
+    word_M, gap_M = engine.output.second_best(as_array(features_MD))
+    return torch.from_numpy(word_M), torch.from_numpy(gap_M)
+
+
+def second_best(scores_MV: Tensor) -> tuple[Tensor, Tensor]:
+    """The token with the second highest score, M, and the difference from the highest, M."""
+    best_M2, token_M2 = scores_MV.topk(2)
+    return token_M2[:, 1], best_M2[:, 0] - best_M2[:, 1]

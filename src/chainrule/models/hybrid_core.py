@@ -23,7 +23,7 @@ from chainrule.engines.decode import weights
 from chainrule.engines.decode.hybrid import CompiledHybrid, HybridWeights
 from chainrule.layers.attention.source import SourceAttention
 from chainrule.layers.compiled import as_array, linear_weights
-from chainrule.layers.compiled_recurrence import attention_weights, recurrence_weights, widen_states
+from chainrule.layers.compiled_recurrence import attention_weights, make_memory, recurrence_weights
 from chainrule.layers.dropout import drop
 from chainrule.layers.fused.linear import Linear
 from chainrule.layers.nonautoregressive.allocation import Allocation, AllocationSource
@@ -115,6 +115,7 @@ class HybridCore(nn.Module):
             cell=cell,
             attention=attention_weights(self.attend),
             join=linear_weights(self.join),
+            join_aligned=linear_weights(self.join_aligned),
             output=output,
             gate_D=as_array(self.gate_first.weight)[0] if self.mixing == "gated" else None,
         )
@@ -137,7 +138,7 @@ class HybridCore(nn.Module):
 
     def read_allocation(self, encoded: EncodedSource) -> AllocationSource:
         """Keys and values of a source for the allocation."""
-        return self.allocation.read(encoded.states_BSE, encoded.bias_B1S)
+        return self.allocation.read(encoded.states_BSE, encoded.bias_B1S, encoded.tokens_B)
 
     # The autoregressive branch
 
@@ -149,10 +150,10 @@ class HybridCore(nn.Module):
         engine: CompiledHybrid | None = None,
     ) -> DecoderMemory:
         """The memory of the decoder, which the engine reads if there is one; no positions are prepared yet."""
-        states, compiled = self.attend.make_memory(encoded.states_BSE, encoded.mask_BS), None
+        layers, compiled = None, None
         if engine is not None:
-            states = widen_states(states, engine.units - engine.real_units)
-            compiled = CompiledSources(engine, encoded.tokens_B)
+            layers, compiled = engine.memory, CompiledSources(engine, encoded.tokens_B)
+        states = make_memory(self.attend, encoded.states_BSE, encoded.mask_BS, layers)
         return DecoderMemory(states, allocation, allocation.values_BSD[:, :0], parallel, compiled=compiled)
 
     def first_hidden(self, encoded: EncodedSource) -> Tensor:
@@ -165,7 +166,11 @@ class HybridCore(nn.Module):
         prepared = memory.joined_ALD.shape[1]
         if count <= prepared:
             return memory
-        joined_ALD = self.join_aligned(self.allocation(memory.allocation, prepared, count - prepared, threshold))
+        aligned_ALD = self.allocation(memory.allocation, prepared, count - prepared, threshold)
+        if memory.compiled is None:
+            joined_ALD = self.join_aligned(aligned_ALD)
+        else:
+            joined_ALD = torch.from_numpy(memory.compiled.engine.prepare(as_array(aligned_ALD)))
         if prepared:
             joined_ALD = torch.cat([memory.joined_ALD, joined_ALD], 1)
         return memory.with_positions(joined_ALD)
@@ -218,7 +223,7 @@ class HybridCore(nn.Module):
         aligned_RTD = self.allocation(allocation, 0, int(lengths_R.max()), threshold)
         if rows > 1:
             aligned_RTD = aligned_RTD.repeat_interleave(rows, 0)
-        states = self.parallel.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
+        states = self.parallel.memory(encoded.states_BSE, encoded.mask_BS)
         return ParallelSource(self._parallel_inputs(aligned_RTD, lengths_R), states)
 
     def _parallel_inputs(self, aligned_BTD: Tensor, lengths_B: Tensor) -> Tensor:
@@ -236,7 +241,7 @@ class HybridCore(nn.Module):
         glancing: Glancing,
     ) -> Tensor:
         """The loss of the parallel branch on targets of given lengths, summed; `real_BT` is False at padding."""
-        states = self.parallel.attend.make_memory(encoded.states_BSE, encoded.mask_BS)
+        states = self.parallel.memory(encoded.states_BSE, encoded.mask_BS)
         inputs_BTD = self._parallel_inputs(aligned_BTD, lengths_B)
         known, predicted_BT = None, real_BT
         if glancing.share:

@@ -80,7 +80,13 @@ class DecoderMemory(SourceStates):
 
         bias_A1S = None if self.bias_A1S is None else select(self.bias_A1S)
         states = SourceStates(select(self.keys_ASX), select(self.values_ASU), bias_A1S)
-        allocation = AllocationSource(select(self.allocation.keys_BSD), select(self.allocation.values_BSD), bias_A1S)
+        allocation = AllocationSource(
+            select(self.allocation.keys_BSD),
+            select(self.allocation.values_BSD),
+            bias_A1S,
+            select(self.allocation.tokens_B),
+            self.allocation.engine,
+        )
         parallel = None
         if self.parallel is not None:
             parts = (None if part is None else select(part) for part in self.parallel)

@@ -13,21 +13,22 @@ from chainrule.base.kernels import kernels_suspended
 from chainrule.engines.decode import output as compiled_output
 from chainrule.engines.decode.linear import Packer
 from chainrule.engines.decode.output import CompiledOutput
-from chainrule.layers.attention.source import SourceStates
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens, ParallelBranch
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 LENGTHS, SOURCES = [6, 1, 4, 4, 7, 2], [6, 4, 9]  # two targets of each source
 
 
-def branch_and_inputs(score: str, hidden: int, rows: int) -> tuple[ParallelBranch, Tensor, SourceStates, Tensor]:
+def branch_and_inputs(score: str, hidden: int, rows: int) -> tuple[ParallelBranch, Tensor, Tensor, Tensor]:
     torch.manual_seed(0)
     branch = ParallelBranch(hidden, 7, hidden, 2, 0.0, score).eval()
     lengths_R = torch.tensor(LENGTHS[: rows * len(SOURCES)])
     encoded_ASE = torch.randn(len(SOURCES), max(SOURCES), hidden)
-    mask_AS = torch.arange(max(SOURCES)) < torch.tensor(SOURCES)[:, None]
-    memory = branch.attend.make_memory(encoded_ASE, mask_AS)
-    return branch, torch.randn(len(lengths_R), int(lengths_R.max()), 7), memory, lengths_R
+    return branch, torch.randn(len(lengths_R), int(lengths_R.max()), 7), encoded_ASE, lengths_R
+
+
+def mask_of(counts: list[int]) -> Tensor:
+    return torch.arange(max(counts)) < torch.tensor(counts)[:, None]
 
 
 @pytest.mark.parametrize("score", ["dot", "general", "additive"])
@@ -35,22 +36,23 @@ def branch_and_inputs(score: str, hidden: int, rows: int) -> tuple[ParallelBranc
 @pytest.mark.parametrize("rows", [1, 2])
 def test_the_branch_is_that_of_torch(score: str, hidden: int, rows: int) -> None:
     with torch.no_grad():
-        branch, inputs_RTD, memory, lengths_R = branch_and_inputs(score, hidden, rows)
+        branch, inputs_RTD, encoded_ASE, lengths_R = branch_and_inputs(score, hidden, rows)
+        mask_AS = mask_of(SOURCES)
         known = KnownTokens(torch.randn_like(inputs_RTD), torch.rand(inputs_RTD.shape[:2]) < 0.5)
         for shown in (None, known):
-            found_RTD = branch(inputs_RTD, memory, lengths_R, shown)
+            found_RTD = branch(inputs_RTD, branch.memory(encoded_ASE, mask_AS), lengths_R, shown)
             with kernels_suspended():
-                expected_RTD = branch(inputs_RTD, memory, lengths_R, shown)
+                expected_RTD = branch(inputs_RTD, branch.memory(encoded_ASE, mask_AS), lengths_R, shown)
             for row, length in enumerate(lengths_R.tolist()):
                 torch.testing.assert_close(found_RTD[row, :length], expected_RTD[row, :length], **CLOSE)
 
 
 def test_a_target_has_the_same_features_alone() -> None:
     with torch.no_grad():
-        branch, inputs_RTD, memory, lengths_R = branch_and_inputs("general", 12, 1)
-        together_RTD = branch(inputs_RTD, memory, lengths_R)
+        branch, inputs_RTD, encoded_ASE, lengths_R = branch_and_inputs("general", 12, 1)
+        together_RTD = branch(inputs_RTD, branch.memory(encoded_ASE, mask_of(SOURCES)), lengths_R)
         for row, (length, count) in enumerate(zip(lengths_R.tolist(), SOURCES, strict=True)):
-            own = SourceStates(memory.keys_ASX[row : row + 1, :count], memory.values_ASU[row : row + 1, :count], None)
+            own = branch.memory(encoded_ASE[row : row + 1, :count], None)
             alone_1TD = branch(inputs_RTD[row : row + 1, :length], own, None)
             assert torch.equal(alone_1TD[0], together_RTD[row, :length])
 
@@ -73,6 +75,9 @@ def test_words_are_those_of_all_scores(words: int, screened: bool, int8: bool, m
     assert (word_N == log_probs_NV.argmax(1)).all()
     np.testing.assert_allclose(log_prob_N, log_probs_NV.max(1), atol=1e-5)
     assert (output.best(features_ND[4:5]) == word_N[4]).all()
+    second_N, gap_N = output.second_best(features_ND)
+    assert (second_N == log_probs_NV.argsort(1)[:, -2]).all()
+    np.testing.assert_allclose(gap_N, log_prob_N - log_probs_NV[np.arange(17), second_N], atol=1e-5)
     if not int8:
         expected = torch.from_numpy(features_ND @ weight_VD.T + bias_V).log_softmax(1).numpy()
         np.testing.assert_allclose(log_probs_NV, expected, rtol=1e-4, atol=1e-4)

@@ -19,6 +19,7 @@ from chainrule.engines.decode.linear import Packer, rounded_up
 from chainrule.engines.decode.output import CompiledOutput
 from chainrule.engines.decode.recurrent_weights import AttentionWeights, CellWeights
 from chainrule.engines.decode.room import Room
+from chainrule.engines.decode.source_layers import CompiledLayers, SourceLayers
 from chainrule.engines.decode.weights import Linear, pad_heads
 
 Array = np.ndarray[Any, Any]
@@ -34,6 +35,7 @@ class HybridWeights:
     cell: CellWeights  # a GRU whose reset gate acts before the product
     attention: AttentionWeights
     join: Linear
+    join_aligned: Linear  # of what the source allots to a position
     output: Linear | None  # words as w·h + b; None: the engine gives features
     gate_D: Array | None = None  # of a gate that depends on the step: its weights of the features
 
@@ -72,6 +74,7 @@ class CompiledHybrid:
         self.output = None
         if self.vocabulary is not None:
             self.output = CompiledOutput(self.model[1], int(self.model[0][kernel.OUTPUT]), self.vocabulary)
+        self.memory, self._positions = SourceLayers(weights.attention), CompiledLayers([weights.join_aligned])
         self._room = Room()
 
     def _pack(self, packer: Packer, weights: HybridWeights) -> Array:
@@ -96,6 +99,11 @@ class CompiledHybrid:
         """A projection to gates, each block widened to a multiple of the lanes."""
         bias_X = None if layer.bias_X is None else pad_heads(layer.bias_X, 3, self.real_units, self.units)
         return Linear(pad_heads(layer.weight_XD, 3, self.real_units, self.units), bias_X)
+
+    def prepare(self, aligned_ATD: Array) -> Array:
+        """The joined features of positions, from what the source allots to them -> ATD."""
+        (joined_ATX,) = self._positions.apply(aligned_ATD)
+        return joined_ATX[:, :, : self.width]
 
     def read(
         self, tokens_RT: Array, hidden_RU: Array, source: HybridSource, position_R: Array, wanted: Results

@@ -21,9 +21,9 @@ from chainrule.engines.decode.functions import ONE, TWO, ZERO, exponential
 from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, aligned, apply_linear, rounded_up
 from chainrule.engines.decode.maps import add, copy
 from chainrule.engines.decode.recurrent_cells import activate_gru, add_tanh, finish_gru
-from chainrule.engines.decode.source_attention import additive_score, dot
+from chainrule.engines.decode.source_attention import additive_score, dot, mix_values
 from chainrule.engines.decode.stack_kernel import log_softmax
-from chainrule.engines.decode.vectors import LANES, mix_1, mix_4
+from chainrule.engines.decode.vectors import LANES
 
 
 class Shape(IntEnum):
@@ -44,7 +44,6 @@ class Shape(IntEnum):
 
 # As plain numbers, which kernels can use:
 UNITS, WIDTH, INTO, HIDDEN, CANDIDATE, QUERY, VECTOR, MIXED, JOIN, OUTPUT, GATE = range(11)
-FOUR = 4 * LANES
 THIRD, FIFTH, SEVENTH, NINTH, ELEVENTH, THIRTEENTH = (np.float32(1 / n) for n in (3, 5, 7, 9, 11, 13))
 
 
@@ -151,19 +150,8 @@ def attend_to_sources(model, R, T, W, memory, room):  # type: ignore[no-untyped-
             else:
                 scores[k] = dot(states, n * U, keys, first + k * U, U)
         weigh(scores, 0, count, -(-count // LANES) * LANES)
-        _mix_values(scores, order_S, count, values, first, U, mixture)
+        mix_values(scores, order_S, 0, count, values, first, U, mixture, 0)
         add_tanh(vectors, n * U, mixture, U)
-
-
-@compiled
-def _mix_values(weights, order, count, values, first, U, mixture):  # type: ignore[no-untyped-def]
-    j = 0
-    while j + FOUR <= U:
-        mix_4(weights, 0, 0, order, 0, count, values, first + j, U, 0, mixture, j)
-        j += FOUR
-    while j < U:
-        mix_1(weights, 0, 0, order, 0, count, values, first + j, U, 0, mixture, j)
-        j += LANES
 
 
 @summing

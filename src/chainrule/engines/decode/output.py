@@ -18,6 +18,8 @@ Array = np.ndarray[Any, Any]
 ROWS_PER_CALL = 128
 """Features whose scores a call holds at once."""
 
+LOWEST = np.float32(-np.inf)
+
 
 class CompiledOutput:
     """An output layer of packed weights, whose words have the scores w·h + b."""
@@ -45,6 +47,14 @@ class CompiledOutput:
             rows = features_ND[part].reshape(-1)
             find_words(self.weights, self.number, self.screen, rows, logits, spare, screen_room, word_N[part])
         return word_N
+
+    def second_best(self, features_ND: Array) -> tuple[Array, Array]:
+        """The second most probable word of each, N, and how much less probable it is than the first, in nats, N."""
+        word_N, gap_N = np.empty(len(features_ND), np.int64), np.empty(len(features_ND), np.float32)
+        for part, (logits, _, spare) in self._parts(features_ND):
+            rows, found = features_ND[part].reshape(-1), (word_N[part], gap_N[part])
+            _choose_second(self.weights, self.number, rows, self.vocabulary, found, logits, spare)
+        return word_N, gap_N
 
     def best_with_log_probs(self, features_ND: Array) -> tuple[Array, Array]:
         """The most probable word of each, N, and its log p, N."""
@@ -85,3 +95,20 @@ def _choose(weights, number, features, vocabulary, found, logits, spare):  # typ
             if scores[word] > scores[best]:
                 best = word
         words[row], log_probs[row] = best, scores[best] - total
+
+
+@compiled
+def _choose_second(weights, number, features, vocabulary, found, logits, spare):  # type: ignore[no-untyped-def]
+    words, gaps = found
+    rows, count, width = len(words), weights[LINEARS][number, INPUTS], weights[LINEARS][number, OUTPUTS]
+    apply_linear(weights, number, features, 0, count, logits, 0, width, rows, spare)
+    for row in range(rows):
+        scores = logits[row * width : row * width + vocabulary]
+        top, second, best, chosen = LOWEST, LOWEST, -1, -1
+        for word in range(len(scores)):
+            if scores[word] > second:
+                if scores[word] > top:
+                    top, second, best, chosen = scores[word], top, word, best
+                else:
+                    second, chosen = scores[word], word
+        words[row], gaps[row] = chosen, top - second

@@ -1,6 +1,7 @@
 """The parallel branch of a hybrid, compiled: all positions of a target in one call.
 
     engine = CompiledParallel(weights)                           # once for each model; takes `ParallelWeights`
+    keys_ASX, values_ASX = engine.memory.read(states_ASE)
     features_RTD = engine.predict(read_RTD, inputs_RTD, keys_ASX, values_ASX, count_A, length_R)
 
 Two recurrences read the inputs from both sides, every state attends to its source, and a linear layer adds the inputs:
@@ -26,6 +27,7 @@ from chainrule.engines.decode.recurrent_encoder_kernel import REAL, SIDES, encod
 from chainrule.engines.decode.recurrent_weights import AttentionWeights
 from chainrule.engines.decode.room import Room
 from chainrule.engines.decode.shares import row_cuts, run_shares
+from chainrule.engines.decode.source_layers import SourceLayers
 from chainrule.engines.decode.weights import Linear, pad_heads
 
 Array = np.ndarray[Any, Any]
@@ -58,6 +60,7 @@ class CompiledParallel:
         for part, layer in parts.items():
             shape[part] = packer.linear(layer.weight_XD, layer.bias_X)
         self.model = shape, encoder, layers, packer.weights()
+        self.memory = SourceLayers(attention)
         self._work, self._room = multiplications(self.model[3]), Room()
 
     def predict(

@@ -37,6 +37,8 @@ class AttentionWeights:
     query: Linear | None = None  # additive, location: what is applied to h before the score
     vector_X: Array | None = None  # additive
     feed_GU: Array | None = None  # input feeding: weights of h~ of the step before; None: without
+    keys: Linear | None = None  # what makes the keys of a source; None: its states, or a table
+    values: Linear | None = None  # what makes its values; None: the model
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,18 @@ def attend_to_source(query, query_at, source, vector, U, scores, mixture):  # ty
         else:
             scores[k] = dot(query, query_at, numbers, key, U)
     _weigh(scores, count)
+    mix_values(scores, places, first, count, numbers, values_at, U, mixture, 0)
+
+
+@compiled
+def mix_values(weights, places, first, count, numbers, at, U, mixture, out):  # type: ignore[no-untyped-def]
+    """Σ a_k v_k -> `mixture` from `out` on; value k begins U · places[first + k] after `at`."""
     j = 0
     while j + FOUR <= U:
-        mix_4(scores, 0, 0, places, first, count, numbers, values_at + j, U, 0, mixture, j)
+        mix_4(weights, 0, 0, places, first, count, numbers, at + j, U, 0, mixture, out + j)
         j += FOUR
     while j < U:
-        mix_1(scores, 0, 0, places, first, count, numbers, values_at + j, U, 0, mixture, j)
+        mix_1(weights, 0, 0, places, first, count, numbers, at + j, U, 0, mixture, out + j)
         j += LANES
 
 

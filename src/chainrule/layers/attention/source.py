@@ -145,6 +145,12 @@ SCORES: dict[str, Callable[[int, int], DotScore | AdditiveScore]] = {
 }
 
 
+def padding_bias(mask_BS: Tensor) -> Tensor:
+    """What is added to scores of sources: -inf at padding, where the mask is False -> B1S."""
+    bias_B1S = torch.zeros(mask_BS.shape, device=mask_BS.device).masked_fill_(~mask_BS, -torch.inf).unsqueeze(1)
+    return bias_B1S
+
+
 class SourceStates(TensorHolder):
     """Keys and values of A sources, stored once for all rows that attend to them, as in `SourceMemory`.
 
@@ -186,9 +192,7 @@ class SourceAttention(nn.Module):
         W [c; h] = Vc + Uh. V is applied to the states instead of their mixtures c: one product serves all steps and
         beams.
         """
-        bias_B1S = None
-        if mask_BS is not None:
-            bias_B1S = encoded_BSE.new_zeros(mask_BS.shape).masked_fill_(~mask_BS, -torch.inf).unsqueeze(1)
+        bias_B1S = None if mask_BS is None else padding_bias(mask_BS).to(encoded_BSE.dtype)
         return SourceStates(self.score.keys(encoded_BSE), self.project_context(encoded_BSE), bias_B1S)
 
     def forward(self, hidden_RTU: Tensor, memory: SourceStates) -> tuple[Tensor, Tensor]:

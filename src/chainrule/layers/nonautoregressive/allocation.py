@@ -9,12 +9,15 @@ the others are rescaled to sum to one.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from chainrule.base.kernels import inference_kernel_supports
+from chainrule.engines.decode.allocation import AllocationWeights, CompiledAllocation
 from chainrule.layers.attention.positions import sinusoidal_table
+from chainrule.layers.compiled import PackedModel, as_array, linear_weights
 from chainrule.layers.fused.linear import Linear
 
 REACH = 32
@@ -43,11 +46,13 @@ class Sinusoids(nn.Module):
 
 
 class AllocationSource(NamedTuple):
-    """Keys and values of a source for the allocation."""
+    """Keys and values of a source for the allocation; with zeros at their ends if they are the engine's."""
 
     keys_BSD: Tensor
     values_BSD: Tensor
-    bias_B1S: Tensor | None  # -inf at padding
+    bias_B1S: Tensor | None  # -inf at padding; None: there is none
+    tokens_B: Tensor  # number of tokens of each source
+    engine: CompiledAllocation | None = None
 
 
 class Allocation(nn.Module):
@@ -62,22 +67,45 @@ class Allocation(nn.Module):
         self.value = Linear(encoded, width)
         # Source and target mostly have a similar word order, so learning starts there.
         self.distance_bias = nn.Parameter(-0.5 * torch.arange(-REACH, REACH + 1).abs().float())
+        self._packed = PackedModel()
 
-    def read(self, encoded_BSE: Tensor, bias_B1S: Tensor | None) -> AllocationSource:
+    def _compiled(self) -> AllocationWeights:
+        return AllocationWeights(
+            positions=lambda count: as_array(self.sinusoids.first(count)),
+            query=linear_weights(self.query),
+            scale=self.scale,
+            key=linear_weights(self.key),
+            value=linear_weights(self.value),
+            bias_C=as_array(self.distance_bias),
+        )
+
+    def train(self, mode: bool = True) -> Self:
+        """What is packed is forgotten: see `PackedModel`."""
+        self._packed.forget()
+        return super().train(mode)
+
+    def read(self, encoded_BSE: Tensor, bias_B1S: Tensor | None, tokens_B: Tensor) -> AllocationSource:
         """Keys and values of encoded sources; `bias_B1S` is -inf at padding."""
-        return AllocationSource(self.key(encoded_BSE), self.value(encoded_BSE), bias_B1S)
+        engine = self._packed.engine(self, "float32", self._compiled)
+        if engine is None or not inference_kernel_supports(encoded_BSE):
+            return AllocationSource(self.key(encoded_BSE), self.value(encoded_BSE), bias_B1S, tokens_B)
+        keys_BSX, values_BSX = map(torch.from_numpy, engine.read(as_array(encoded_BSE)))
+        return AllocationSource(keys_BSX, values_BSX, bias_B1S, tokens_B, engine)
 
     def weights(self, source: AllocationSource, first: int, count: int, threshold: float) -> Tensor:
         """The rows of A for `count` positions from `first` on -> BTS, each row summing to one."""
         query_TD = self.query(self.sinusoids.first(first + count)[first : first + count]) * self.scale
-        S = source.keys_BSD.shape[1]
-        scores_BTS = query_TD @ source.keys_BSD.transpose(1, 2) + self._distance_biases(first, count, S)
+        keys_BSD, S = source.keys_BSD[:, :, : query_TD.shape[1]], source.keys_BSD.shape[1]
+        scores_BTS = query_TD @ keys_BSD.transpose(1, 2) + self._distance_biases(first, count, S)
         if source.bias_B1S is not None:
             scores_BTS = scores_BTS + source.bias_B1S
         return prune_weights(scores_BTS.softmax(2), threshold)
 
     def forward(self, source: AllocationSource, first: int, count: int, threshold: float) -> Tensor:
         """The features of `count` positions from `first` on -> BTD."""
+        if source.engine is not None:
+            keys, values, count_B = map(as_array, (source.keys_BSD, source.values_BSD, source.tokens_B))
+            return torch.from_numpy(source.engine.align(keys, values, count_B, first, count, threshold))
         return self.weights(source, first, count, threshold) @ source.values_BSD
 
     def _distance_biases(self, first: int, count: int, S: int) -> Tensor:

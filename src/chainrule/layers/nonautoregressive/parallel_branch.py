@@ -21,7 +21,7 @@ from chainrule.base.shares import draw_rows
 from chainrule.engines.decode.parallel_branch import CompiledParallel, ParallelWeights
 from chainrule.layers.attention.source import SourceAttention, SourceStates
 from chainrule.layers.compiled import PackedModel, as_array, linear_weights
-from chainrule.layers.compiled_recurrence import attention_weights, source_lengths, widen_states
+from chainrule.layers.compiled_recurrence import attention_weights, make_memory, source_lengths
 from chainrule.layers.dropout import drop
 from chainrule.layers.fused.linear import Linear
 from chainrule.layers.nonautoregressive.allocation import Sinusoids
@@ -64,17 +64,25 @@ class ParallelBranch(nn.Module):
         remaining_BT = (lengths_B[:, None] - time_T).clamp_(min=0)
         return aligned_BTD + sinusoids.first(T)[remaining_BT]
 
+    @property
+    def _engine(self) -> CompiledParallel | None:
+        return self._packed.engine(self, "float32", self._compiled)
+
+    def memory(self, encoded_BSE: Tensor, mask_BS: Tensor | None) -> SourceStates:
+        """Keys and values of encoded sources, by the engine if there is one; the mask is False at padding."""
+        engine = self._engine
+        return make_memory(self.attend, encoded_BSE, mask_BS, None if engine is None else engine.memory)
+
     def forward(
         self, inputs_BTD: Tensor, memory: SourceStates, lengths_B: Tensor | None, known: KnownTokens | None = None
     ) -> Tensor:
-        """Inputs of rows of `lengths_B` positions (None: all T) -> features BTD."""
+        """Inputs of rows of `lengths_B` positions (None: all T), and what `memory` made -> features BTD."""
         if known is None:
             read_BTD = inputs_BTD + self.unknown_D
         else:
             seen_BTD = known.embedded_BTD * inputs_BTD.shape[2] ** 0.5  # the same scale as the inputs
             read_BTD = inputs_BTD + torch.where(known.shown_BT.unsqueeze(2), seen_BTD, self.unknown_D)
-        engine = self._packed.engine(self, "float32", self._compiled)
-        if engine is not None:
+        if (engine := self._engine) is not None:
             return _predict(engine, read_BTD, inputs_BTD, memory, lengths_B)
         hidden_BTU, _ = self.recurrence(self._drop(read_BTD), lengths_B)
         vector_BTU, _ = self.attend(hidden_BTU, memory)
@@ -90,7 +98,6 @@ def _predict(
 ) -> Tensor:
     """The features of the branch by the engine; beyond the end of a row they are undefined."""
     R, T, _ = inputs_BTD.shape
-    memory = widen_states(memory, engine.units - engine.real_units)
     length_R = np.full(R, T) if lengths_B is None else as_array(lengths_B)
     features = engine.predict(
         as_array(read_BTD.contiguous()),
