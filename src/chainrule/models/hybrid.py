@@ -20,6 +20,7 @@ returns and `predict_parallel` takes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -28,13 +29,20 @@ from torch import Tensor, nn
 
 from chainrule.engines.decode.hybrid import CompiledHybrid, HybridWeights, Results
 from chainrule.errors import ConfigError
-from chainrule.layers.compiled import as_array
 from chainrule.layers.dropout import drop
 from chainrule.layers.nonautoregressive.allocation import AllocationSource, LengthPredictor
 from chainrule.layers.nonautoregressive.ctc import CtcHead
 from chainrule.layers.nonautoregressive.parallel_branch import KnownTokens
 from chainrule.layers.outputs.mixed import MixedOutput
-from chainrule.models.hybrid_compiled import add_table, best_words, predicts, read_compiled, second_best, second_words
+from chainrule.models.hybrid_compiled import (
+    add_table,
+    best_with_log_probs,
+    best_words,
+    predicts,
+    read_compiled,
+    second_best,
+    second_words,
+)
 from chainrule.models.hybrid_core import Glancing, HybridCore, HybridOptions
 from chainrule.models.hybrid_state import (
     DecoderMemory,
@@ -269,12 +277,7 @@ class Hybrid(Translator):
         if self.slots is None:
             return None
         (features_BQD, slots_B), engine = self._slot_features(encoded), self._engine
-        if engine is None or engine.output is None:
-            log_prob_N, word_N = self.output.base.log_probs(features_BQD.flatten(0, 1)).max(1)
-        else:
-            found = engine.output.best_with_log_probs(as_array(features_BQD.flatten(0, 1)))
-            word_N, log_prob_N = map(torch.from_numpy, found)
-        return self.slots.best(features_BQD, slots_B, word_N, log_prob_N)
+        return self.slots.best(features_BQD, slots_B, partial(best_with_log_probs, output=self.output, engine=engine))
 
     def draft_words(self, encoded: EncodedSource, state: DecoderState) -> tuple[Tensor, Seconds, Tensor]:
         """`predict_words` at the predicted length of each source, from the state if it has them, and the lengths B."""

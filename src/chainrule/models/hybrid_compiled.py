@@ -80,6 +80,17 @@ def best_words(features_RTD: Tensor, output: MixedOutput, engine: CompiledHybrid
     return best_N.view(features_RTD.shape[:2])
 
 
+def best_with_log_probs(
+    features_MD: Tensor, output: MixedOutput, engine: CompiledHybrid | None
+) -> tuple[Tensor, Tensor]:
+    """The most probable token by one branch, M, and its log p, M."""
+    if engine is None or engine.output is None:
+        log_prob_M, word_M = output.base.log_probs(features_MD).max(1)
+        return word_M, log_prob_M
+    word_M, log_prob_M = map(torch.from_numpy, engine.output.best_with_log_probs(as_array(features_MD)))
+    return word_M, log_prob_M
+
+
 def second_words(features_MD: Tensor, output: MixedOutput, engine: CompiledHybrid | None) -> tuple[Tensor, Tensor]:
     """The second most probable token by one branch, M, and how much less probable it is than the first, in nats, M."""
     if engine is None or engine.output is None:

@@ -12,6 +12,7 @@ from chainrule.engines.decode.linear import INPUTS, LINEARS, OUTPUTS, aligned, a
 from chainrule.engines.decode.room import Room
 from chainrule.engines.decode.screening import Screen, find_words, make_screen
 from chainrule.engines.decode.stack_kernel import log_softmax, log_total
+from chainrule.engines.decode.vectors import LANES, largest
 
 Array = np.ndarray[Any, Any]
 
@@ -90,11 +91,14 @@ def _choose(weights, number, features, vocabulary, found, logits, spare):  # typ
     rows, count, width = len(words), weights[LINEARS][number, INPUTS], weights[LINEARS][number, OUTPUTS]
     apply_linear(weights, number, features, 0, count, logits, 0, width, rows, spare)
     for row in range(rows):
-        total, best, scores = log_total(logits, row * width, vocabulary), 0, logits[row * width : (row + 1) * width]
-        for word in range(1, vocabulary):
-            if scores[word] > scores[best]:
-                best = word
-        words[row], log_probs[row] = best, scores[best] - total
+        at = row * width
+        total = log_total(logits, at, vocabulary)
+        top, best = largest(logits, at, width // LANES), 0
+        while best + LANES < width and largest(logits, at + best, 1) != top:
+            best += LANES
+        while best + 1 < vocabulary and logits[at + best] != top:
+            best += 1
+        words[row], log_probs[row] = best, top - total
 
 
 @compiled

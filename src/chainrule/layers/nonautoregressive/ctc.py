@@ -13,6 +13,7 @@ parallel branch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 
 import torch
@@ -27,6 +28,10 @@ IMPOSSIBLE = -1e30
 
 BLANK = -1
 """A blank among the words of slots."""
+
+
+BestWords = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Features MD -> the most probable word of each by the output layer, M, and its log p, M."""
 
 
 class CtcHead(nn.Module):
@@ -56,13 +61,19 @@ class CtcHead(nn.Module):
         log_prob_B = ctc_log_prob(words_BQT, functional.logsigmoid(blank_BQ1), targets_BT, slots_B, lengths_B)
         return -torch.where(log_prob_B > IMPOSSIBLE / 2, log_prob_B, 0.0).sum()
 
-    def best(self, features_BQD: Tensor, slots_B: Tensor, word_N: Tensor, log_prob_N: Tensor) -> list[list[int]]:
+    def best(self, features_BQD: Tensor, slots_B: Tensor, best_words: BestWords) -> list[list[int]]:
         """The most probable filling of the slots, collapsed: a list of tokens per row.
 
-        `word_N` is the most probable word of each slot by the output layer, `log_prob_N` its log p.
+        `best_words` is asked about the slots whose log-odds b of a blank are at most 0 alone: a blank is more probable
+        than a word where b > log p(word).
         """
-        blank_N = self.blank(features_BQD.flatten(0, 1)).squeeze(1)  # log-odds b: σ(b) > (1 - σ(b))·p where b > log p
-        filled_N = word_N.masked_fill(blank_N > log_prob_N, BLANK)
+        features_ND = features_BQD.flatten(0, 1)
+        blank_N = self.blank(features_ND).squeeze(1)
+        filled_N = torch.full_like(blank_N, BLANK, dtype=torch.int64)
+        open_M = (blank_N <= 0).nonzero().squeeze(1)
+        if len(open_M):
+            word_M, log_prob_M = best_words(features_ND[open_M])
+            filled_N[open_M] = word_M.masked_fill(blank_N[open_M] > log_prob_M, BLANK)
         return collapse(filled_N.view(features_BQD.shape[:2]), slots_B, BLANK)
 
 
