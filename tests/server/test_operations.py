@@ -232,7 +232,8 @@ def test_hostile_requests_get_an_answer_and_no_500(service: Service) -> None:
             assert answer.json()["error"]["message"]
     deep = b"[" * 100_000
     assert httpx2.post(f"{service.url}/score", content=deep).status_code == 400
-    assert httpx2.post(f"{service.url}/score", content=b'{"input": NaN}').status_code == 400
+    for wrong in (b'{"input": NaN}', b'{"input": "\\ud800"}', b'{"input": "\xff"}', b'{"input": "a"} {}', b"[1]", b""):
+        assert httpx2.post(f"{service.url}/score", content=wrong).json()["error"]["code"] == "invalid_json"
     assert httpx2.get(f"{service.url}/score").status_code == 405
     assert httpx2.get(f"{service.url}/nowhere").json()["error"]["code"] == "unknown_route"
 
