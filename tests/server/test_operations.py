@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import openai
@@ -232,7 +233,8 @@ def test_hostile_requests_get_an_answer_and_no_500(service: Service) -> None:
             assert answer.json()["error"]["message"]
     deep = b"[" * 100_000
     assert httpx2.post(f"{service.url}/score", content=deep).status_code == 400
-    assert httpx2.post(f"{service.url}/score", content=b'{"input": NaN}').status_code == 400
+    for wrong in (b'{"input": NaN}', b'{"input": "\\ud800"}', b'{"input": "\xff"}', b'{"input": "a"} {}', b"[1]", b""):
+        assert httpx2.post(f"{service.url}/score", content=wrong).json()["error"]["code"] == "invalid_json"
     assert httpx2.get(f"{service.url}/score").status_code == 405
     assert httpx2.get(f"{service.url}/nowhere").json()["error"]["code"] == "unknown_route"
 
@@ -248,6 +250,14 @@ def test_a_body_above_the_limit_is_refused_while_it_is_sent(runs: Path, start: C
         assert httpx2.post(f"{service.url}/score", content=endless(), timeout=30).status_code == 413
     assert service.post("/score", {"input": "x" * 2000}).status_code == 413
     assert service.post("/score", {"input": "ab"}).status_code == 200
+
+
+def test_headers_without_end_are_refused(service: Service) -> None:
+    address = urlsplit(service.url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.sendall(b"POST /score HTTP/1.1\r\nhost: x\r\n")
+        with pytest.raises(ConnectionError):
+            connection.sendall((b"x-header: " + b"x" * 1000 + b"\r\n") * 20_000)
 
 
 def test_the_metrics_and_the_log_have_no_texts(service: Service) -> None:

@@ -6,12 +6,14 @@ import random
 import re
 import sys
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
 from chainrule.base.lazy import LazyKernels
 from chainrule.text.coding import line_spaces as measured
 from chainrule.text.coding.line_spaces import OTHER_SPACES, line_spaces
+from chainrule.text.tokenizers.word_table import Words
 
 TEXTS = [
     "\n",
@@ -47,17 +49,26 @@ def naive(text: str) -> tuple[dict[tuple[int, bool, int], int], dict[int, int], 
 @pytest.mark.parametrize("text", TEXTS)
 def test_spaces_of_lines(text: str) -> None:
     assert line_spaces(text) == naive(text)
+    assert line_spaces(text, Words.of(text.encode(errors="surrogatepass"))) == naive(text)
+
+
+def assert_in_order(text: str) -> None:
+    found, expected = line_spaces(text), naive(text)
+    assert found == expected
+    assert list(found.frames) == list(expected[0])
+    assert list(found.gaps) == list(expected[1])
+    assert list(found.blank) == list(expected[2])
 
 
 def test_spaces_of_random_lines_in_the_order_of_the_text() -> None:
     random_text = random.Random(0)
     for _ in range(200):
-        text = "".join(random_text.choices("  ab\n", k=random_text.randrange(60))) + "\n"
-        found, expected = line_spaces(text), naive(text)
-        assert found == expected
-        assert list(found.frames) == list(expected[0])
-        assert list(found.gaps) == list(expected[1])
-        assert list(found.blank) == list(expected[2])
+        assert_in_order("".join(random_text.choices("  ab\n", k=random_text.randrange(60))) + "\n")
+
+
+def test_many_different_spaces() -> None:
+    sizes = random.Random(0).choices(range(300), k=3000)
+    assert_in_order("".join(f"{' ' * size}a{' ' * other}b \n" for size, other in pairwise(sizes)))
 
 
 @pytest.mark.parametrize("space", OTHER_SPACES)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chainrule.base.lazy import LazyKernels
 from chainrule.errors import DataError
 from chainrule.text import Texts, Tokenizer, text_of, train_tokenizer
 from chainrule.text.coding.coders import CostCoder, RangeDecoder, RangeEncoder
@@ -89,6 +90,21 @@ def test_larger_text(small: Small, kind: str) -> None:
     assert read(small(kind), ids, code) == "\n".join(lines).encode()
     assert meter.bits == pytest.approx(counted, rel=1e-3)
     assert abs(8 * len(code) - meter.bits) < 64 + 0.001 * meter.bits
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=3))
+def test_words_that_encoding_finds_change_nothing(texts: list[str]) -> None:
+    LazyKernels.load_all()
+    tokenizer = train_tokenizer("word", text_of("the cat\n"))
+    plain, found = ResidueMeter(tokenizer), ResidueMeter(tokenizer)
+    for text in texts:
+        plain.add(text, tokenizer.encode_block(text))
+        encoded = tokenizer.encode_words(text)
+        assert encoded.words is not None
+        found.add(*encoded)
+    for meter in (plain, found):
+        meter.finish()
+    assert (found.bits, found.oov) == (plain.bits, plain.oov)
 
 
 def test_byte_residue_is_nothing_even_for_no_text() -> None:

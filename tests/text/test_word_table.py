@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from chainrule.base.lazy import LazyKernels
 from chainrule.text import text_of, train_tokenizer
 from chainrule.text.tokenizers.vocabulary import EOS, UNK, count_parts, most_frequent
 from chainrule.text.tokenizers.word import WordTokenizer
@@ -44,6 +45,20 @@ def test_any_text_equals_str_split(text: str, other: str) -> None:
         assert ids.dtype == np.int32
         assert ids.tolist() == split_ids(tokenizer, given_text)
         assert tokenizer.encode_bytes(given_text.encode()).tolist() == ids.tolist()
+
+
+@given(text=TEXTS)
+def test_encoding_finds_the_words(text: str) -> None:
+    LazyKernels.load_all()
+    tokenizer = WordTokenizer(text.split()[::2])
+    encoded = tokenizer.encode_words(text)
+    assert encoded.ids.tolist() == split_ids(tokenizer, text)
+    assert encoded.words is not None
+    lines = text.split("\n")
+    tokens = [word.encode() for line in lines for word in [*line.split(), "\n"]][:-1]
+    assert encoded.words.where(encoded.ids >= 0) == tokens
+    unknown = [one for one, token in zip(tokens, encoded.ids, strict=True) if token == UNK]
+    assert encoded.words.where(encoded.ids == UNK) == unknown
 
 
 def test_every_character() -> None:

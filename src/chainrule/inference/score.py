@@ -19,7 +19,7 @@ from chainrule.inference.subject import TextModel
 from chainrule.inference.unknown_words import UNK_ONLY, UnknownWords
 from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import Ids, Tokenizer
+from chainrule.text.tokenizers.base import EncodedBlock, Tokenizer
 from chainrule.types import LineScorer
 
 BATCH_TOKENS = 8192
@@ -205,25 +205,23 @@ def score_text(
             yield [one.log_prob for one in scored], [one.tokens for one in scored]
         return
 
-    def encode(block: str) -> tuple[str, Ids]:
-        whole = block if block.endswith("\n") else block + "\n"
-        return whole, tokenizer.encode_block(whole)
+    def encode(block: str) -> EncodedBlock:
+        return tokenizer.encode_words(block if block.endswith("\n") else block + "\n")
 
-    def score(encoded: tuple[str, Ids]) -> tuple[str, Ids, list[float], list[int]]:
-        block, tokens_N = encoded
-        nats_M, counts_M = scorer.score_lines(tokens_N)
-        charges_N = unknown.charges(tokenizer, block, tokens_N)
+    def score(block: EncodedBlock) -> tuple[EncodedBlock, list[float], list[int]]:
+        nats_M, counts_M = scorer.score_lines(block.ids)
+        charges_N = unknown.charges(tokenizer, block.text, block.ids)
         if charges_N.any():
             nats_M = nats_M + np.add.reduceat(charges_N, np.cumsum(counts_M) - counts_M)
-        return block, tokens_N, (nats_M if unit == 1 else nats_M * unit).tolist(), counts_M.tolist()
+        return block, (nats_M if unit == 1 else nats_M * unit).tolist(), counts_M.tolist()
 
     if tokenizer.concurrent:
         found = ordered_map(lambda block: score(encode(block)), blocks, threads or physical_cores())
     else:
         found = ordered_map(score, map(encode, blocks), threads or physical_cores())
-    for block, tokens_N, log_probs, counts in found:
+    for encoded, log_probs, counts in found:
         if meter is not None:
-            meter.add(block, tokens_N)
+            meter.add(*encoded)
         yield log_probs, counts
 
 

@@ -35,6 +35,7 @@ def run_server(
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
     config = uvicorn.Config(
         app,
+        http="h11",  # httptools, which uvicorn prefers where it is installed, reads headers without end
         log_level="warning",
         access_log=False,
         server_header=False,

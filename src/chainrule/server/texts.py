@@ -9,8 +9,6 @@ import base64
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict
-from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -25,7 +23,7 @@ from chainrule.server.errors import invalid
 from chainrule.server.kinds import classifier, filler, language_model, tagger
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
-from chainrule.server.requests import Fields, JsonText, to_json
+from chainrule.server.requests import Fields, JsonBytes, to_json
 from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.readers import text_of
 from chainrule.text.tokenizers import Tokenizer
@@ -35,9 +33,6 @@ if TYPE_CHECKING:
 
 SLICE, SCORED_SLICE = 32, 1024
 """Lines computed before other requests have their turn; of scoring, which is faster."""
-
-RECORD = '{"log_prob": %r, "tokens": %d}, '
-"""A line that was scored, as JSON, and a comma. Many are formatted at once."""
 
 T = TypeVar("T")
 Answer = Generator[Moves, None, Any]
@@ -81,76 +76,73 @@ class ScoreRequest(Lines):
     oov: OovKind = "unk"
     oov_penalty: float | None = None
 
-    @cached_property
-    def _text(self) -> str:
-        return "\n".join([*self.lines, ""])
-
     def check(self, limits: Limits) -> None:
         super().check(limits)
-        if self._text.count("\n") != len(self.lines):
+        if "\n" in "".join(self.lines):
             raise invalid("input has a text with a newline; /score takes lines, one text each", "input")
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         run = language_model("score", loaded.run)
-        meter = ResidueMeter(run.tokenizer)
+        code = _Code(run)
         compute = self._with_tokens if self.tokens else self._totals
         size = SCORED_SLICE if run.model.line_scorer is not None else SLICE
-        log_probs: list[float] = []
-        data = yield from in_slices(self.lines, size, lambda some: compute(run, some, meter, log_probs))
-        meter.finish()
+        data = yield from in_slices(self.lines, size, lambda some: [to_json(compute(run, some, code))[1:-1]])
         return {
             "object": "list",
             "model": loaded.name,
-            "data": JsonText(f"[{', '.join(data)}]"),
-            "bits_per_byte": self._bits_per_byte(run, log_probs, meter),
+            "data": JsonBytes(b"[" + b",".join(data) + b"]"),
+            "bits_per_byte": code.bits_per_byte(spelled=self.oov != "unk"),
             "system_fingerprint": loaded.fingerprint,
         }
 
-    def _bits_per_byte(self, run: LanguageModelRun, log_probs: list[float], meter: ResidueMeter) -> float | None:
-        """The length of a code for the lines; unknown words that `oov` charges are not spelled once more."""
-        if not log_probs or not run.model.normalised or not math.isfinite(sum(log_probs)):
-            return None
-        size = len(self._text.encode(errors="surrogatepass"))
-        return bits_per_byte(-sum(log_probs), meter.bits if self.oov == "unk" else 0.0, size)
-
-    def _totals(
-        self, run: LanguageModelRun, lines: Sequence[str], meter: ResidueMeter, log_probs: list[float]
-    ) -> list[str]:
-        """The records of lines as JSON, written as the verb writes them: faster than records that are encoded."""
-        text = text_of("\n".join([*lines, ""]))  # never a path, as a list given to a run may be
-        records: list[str] = []
-        for some, tokens in score_text(run.subject, text, 1, UnknownWords(self.oov, self.oov_penalty), meter):
-            log_probs += some
-            text_of_some = (RECORD * len(some) % tuple(chain.from_iterable(zip(some, tokens, strict=True))))[:-2]
-            finite_only = math.isfinite(sum(some))
-            records.append(text_of_some if finite_only else text_of_some.replace(": -inf,", ": null,"))
+    def _totals(self, run: LanguageModelRun, lines: Sequence[str], code: _Code) -> list[dict[str, Any]]:
+        text = code.add_text(lines)
+        records: list[dict[str, Any]] = []
+        unknown = UnknownWords(self.oov, self.oov_penalty)
+        # Bytes are never a path, as a list given to a run may be.
+        for log_probs, counts in score_text(run.subject, text_of(text), 1, unknown, code.meter):
+            code.log_probs += log_probs
+            records += [{"log_prob": nats, "tokens": count} for nats, count in zip(log_probs, counts, strict=True)]
         return records
 
-    def _with_tokens(
-        self, run: LanguageModelRun, lines: Sequence[str], meter: ResidueMeter, log_probs: list[float]
-    ) -> list[str]:
-        text = "\n".join([*lines, ""])
-        meter.add(text, run.tokenizer.encode_block(text))
+    def _with_tokens(self, run: LanguageModelRun, lines: Sequence[str], code: _Code) -> list[dict[str, Any]]:
+        code.meter.add(*run.tokenizer.encode_words(code.add_text(lines).decode()))
         found = list(run.score(list(lines), oov=self.oov, oov_penalty=self.oov_penalty))
-        log_probs += [one.log_prob for one in found]
-        return [to_json(_scored(one)).decode() for one in found]
+        code.log_probs += [one.log_prob for one in found]
+        return [_scored(one) for one in found]
+
+
+class _Code:
+    """The length of a code for the lines that were scored."""
+
+    def __init__(self, run: LanguageModelRun) -> None:
+        self.meter = ResidueMeter(run.tokenizer)
+        self.log_probs: list[float] = []
+        self._normalised, self._bytes = run.model.normalised, 0
+
+    def add_text(self, lines: Sequence[str]) -> bytes:
+        """The text of lines, whose bytes are counted."""
+        text = "\n".join([*lines, ""]).encode()
+        self._bytes += len(text)
+        return text
+
+    def bits_per_byte(self, *, spelled: bool) -> float | None:
+        """None if it is not a number. With `spelled` the scores include unknown words, which are not spelled again."""
+        self.meter.finish()
+        nats = -sum(self.log_probs)
+        if not self.log_probs or not self._normalised or not math.isfinite(nats):
+            return None
+        return bits_per_byte(nats, 0.0 if spelled else self.meter.bits, self._bytes)
 
 
 def _scored(one: LineScore) -> dict[str, Any]:
-    log_probs = [finite(value) for value in one.log_probs]
-    bits = [None if value is None else -value / math.log(2) for value in log_probs]
     return {
-        "log_prob": finite(one.log_prob),
+        "log_prob": one.log_prob,
         "tokens": one.tokens,
         "pieces": one.pieces,
-        "log_probs": log_probs,
-        "bits": bits,
+        "log_probs": one.log_probs,
+        "bits": [-value / math.log(2) for value in one.log_probs],
     }
-
-
-def finite(value: float) -> float | None:
-    """The value; None if JSON has no number for it."""
-    return value if math.isfinite(value) else None
 
 
 class ClassifyRequest(Lines):

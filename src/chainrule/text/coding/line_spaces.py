@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from chainrule.base.lazy import LazyKernels
+
+if TYPE_CHECKING:
+    from chainrule.text.tokenizers.word_table import Words
 
 SPACE, NEWLINE = ord(" "), ord("\n")
 OTHER_SPACES = "\t\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
@@ -29,30 +33,35 @@ class LineSpaces(NamedTuple):
     blank: Counter[int]  # of lines without words
 
 
-def line_spaces(text: str) -> LineSpaces | None:
-    """Measure whole lines; None: there is other white space than spaces and newlines."""
-    data = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
-    kernels = _kernels.after(len(data))
+def line_spaces(text: str, words: Words | None = None) -> LineSpaces | None:
+    """Measure whole lines, of which the words may be known; None: there is white space besides spaces and newlines."""
+    kernels = _kernels.after(len(text))
     if kernels is not None:
-        return None if kernels.has_other_spaces(data) else _measure_compiled(data, kernels)
+        return _measure_compiled(words or kernels.Words.of(text.encode(errors="surrogatepass")), kernels)
     if any(space in text for space in (OTHER_SPACES[:OTHER_ASCII] if text.isascii() else OTHER_SPACES)):
         return None
-    return _measure(data)
+    return _measure(np.frombuffer(text.encode(errors="surrogatepass"), np.uint8))
 
 
-def _measure_compiled(data: Any, kernels: Any) -> LineSpaces:
-    codes_L = np.empty(np.count_nonzero(data == NEWLINE), np.int64)
-    gaps = Counter[int]()
-    if not kernels.line_codes(data, codes_L):
-        gaps.update(kernels.inner_gaps(data, codes_L).tolist())
+def _measure_compiled(words: Words, kernels: Any) -> LineSpaces | None:
+    data = np.frombuffer(words.data, np.uint8)
+    codes_L, gaps, total = kernels.line_codes(data, words.starts_N, words.ends_N)
+    if total != np.count_nonzero(data == SPACE):
+        return None
     frames, blank, most = Counter[tuple[int, bool, int]](), Counter[int](), (1 << kernels.LEAD - kernels.TRAIL) - 1
-    for code, times in Counter(codes_L.tolist()).items():
+    for code, times in _tallied(codes_L, kernels):
         lead = code >> kernels.LEAD
         if code & kernels.BLANK:
             blank[lead] = times
         else:
             frames[lead, bool(code & kernels.REGULAR), code >> kernels.TRAIL & most] = times
-    return LineSpaces(frames, gaps, blank)
+    return LineSpaces(frames, Counter(dict(_tallied(gaps, kernels))), blank)
+
+
+def _tallied(values: Ints, kernels: Any) -> Iterator[tuple[int, int]]:
+    """The different values in the order of their first occurrence, with the number of occurrences."""
+    found, times = kernels.tally(values)
+    return zip(found.tolist(), times.tolist(), strict=True)
 
 
 def _measure(bytes_N: Any) -> LineSpaces:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,11 @@ from chainrule.text.coding.residue import COUNT_BYTES, Frame, Models, UnitSplitt
 from chainrule.text.tokenizers.base import Ids, Tokenizer
 from chainrule.text.tokenizers.vocabulary import UNK_PIECE, VocabularyTokenizer
 from chainrule.text.tokenizers.word import WordTokenizer
+
+if TYPE_CHECKING:
+    from chainrule.text.tokenizers.word_table import Words
+
+LITERAL = UNK_PIECE.encode()
 
 MOST_UNSPELLED = 4096
 """Texts that a meter keeps to compute their bits together."""
@@ -28,7 +34,7 @@ class ResidueMeter:
         self._units = UnitSplitter(tokenizer.eos)
         self._tail = ""  # the unfinished line at the end of the last block
         self._spelled = 0.0  # bits
-        self._unspelled: list[str] = []  # texts whose bits are not in it yet: many at once are faster
+        self._unspelled: list[bytes] = []  # texts whose bits are not in it yet: many at once are faster
 
     @property
     def bits(self) -> float:
@@ -36,17 +42,17 @@ class ResidueMeter:
         self._spell_all()
         return self._models.bits + self._spelled
 
-    def add(self, block: str, ids: Ids) -> None:
-        """Add a block of the text, and its ids as returned by `encode_block`."""
+    def add(self, block: str, ids: Ids, words: Words | None = None) -> None:
+        """Add a block of the text, its ids, and its words where `encode_words` found them."""
         tokenizer = self._tokenizer
         if tokenizer.residue_kind == "lines":
             self.oov += int(np.count_nonzero(ids == tokenizer.unk)) if tokenizer.unk is not None else 0
             for text, line_ids, more in self._units.add(block, ids):
                 self._count_line(text, line_ids, more)
         elif isinstance(tokenizer, VocabularyTokenizer) and (ids == tokenizer.unk).any():
-            self._count_unknowns(tokenizer, block, ids)
+            self._count_unknowns(tokenizer, block, ids, words)
         if isinstance(tokenizer, WordTokenizer):
-            self._count_spacing(tokenizer, block)
+            self._count_spacing(tokenizer, block, words)
 
     def finish(self) -> None:
         """End the text."""
@@ -56,24 +62,29 @@ class ResidueMeter:
             self._count_frame(self._tokenizer, self._tail, more=False)
             self._tail = ""
 
-    def _count_unknowns(self, tokenizer: VocabularyTokenizer, block: str, ids: Ids) -> None:
-        unknown = unknown_parts(tokenizer, block, ids)
-        words = [part for part in unknown if part != UNK_PIECE]
-        self.oov += len(words)
-        self._models.literal.add(True, len(unknown) - len(words))
-        self._models.literal.add(False, len(words))
-        self._spell(words)
+    def _count_unknowns(self, tokenizer: VocabularyTokenizer, block: str, ids: Ids, words: Words | None) -> None:
+        if words is None:
+            unknown = [part.encode() for part in unknown_parts(tokenizer, block, ids)]
+        else:
+            unknown = words.where(ids == tokenizer.unk)
+        spelled = [part for part in unknown if part != LITERAL]
+        self.oov += len(spelled)
+        self._models.literal.add(True, len(unknown) - len(spelled))
+        self._models.literal.add(False, len(spelled))
+        self._spell(spelled)
 
-    def _count_spacing(self, tokenizer: WordTokenizer, block: str) -> None:
+    def _count_spacing(self, tokenizer: WordTokenizer, block: str, words: Words | None) -> None:
         if self._tail.strip():
             self._count_frame(tokenizer, self._tail, more=True)
             self._tail = ""
-        text, newline, self._tail = (self._tail + block).rpartition("\n")
-        if not newline:
+        text = self._tail + block
+        cut = text.rfind("\n") + 1
+        lines, self._tail = text[:cut], text[cut:]
+        if not lines:
             return
-        spaces = line_spaces(text + newline)
+        spaces = line_spaces(lines, words if lines == block else None)
         if spaces is None:
-            self._count_odd_lines(tokenizer, text.split("\n"))
+            self._count_odd_lines(tokenizer, lines[:-1].split("\n"))
             return
         for (lead, regular, trail), times in spaces.frames.items():
             self._add_frames(self._models.full, Frame(" " * lead, regular, " " * trail), times)
@@ -97,7 +108,7 @@ class ResidueMeter:
     def _add_frames(self, known: AdaptiveChoice[Frame], frame: Frame, times: int) -> None:
         new = known.add(frame, times)
         self._spelled += 2 * new
-        self._spell([frame.lead, frame.trail] * new)
+        self._spell([frame.lead.encode(), frame.trail.encode()] * new)
 
     def _count_frame(self, tokenizer: WordTokenizer, text: str, more: bool) -> None:
         lead, inner, trail = tokenizer.spacing(text)
@@ -107,23 +118,23 @@ class ResidueMeter:
 
     def _add_gaps(self, gaps: Mapping[str, int]) -> None:
         for gap, times in gaps.items():
-            self._spell([gap] * self._models.gaps.add(gap, times))
+            self._spell([gap.encode()] * self._models.gaps.add(gap, times))
 
     def _count_line(self, text: str, ids: list[int], more: bool) -> None:
         regular = self._tokenizer.decode(ids) == text
         if self._models.frames(len(ids)).add(Frame(regular=regular, more=more)):
             self._spelled += 2
-            self._spell(["", ""])
+            self._spell([b"", b""])
         self._spelled += 8 * COUNT_BYTES * more
         if not regular:
-            self._spell([text])
+            self._spell([text.encode()])
 
-    def _spell(self, texts: Sequence[str]) -> None:
+    def _spell(self, texts: Sequence[bytes]) -> None:
         self._unspelled += texts
         if len(self._unspelled) > MOST_UNSPELLED:
             self._spell_all()
 
     def _spell_all(self) -> None:
         if self._unspelled:
-            self._spelled += float(self._tokenizer.speller.bits_of([text.encode() for text in self._unspelled]).sum())
+            self._spelled += float(self._tokenizer.speller.bits_of(self._unspelled).sum())
             self._unspelled = []

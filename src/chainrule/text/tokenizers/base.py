@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from chainrule.text.tokenizers.spans import Span, spans_by_search
 
 if TYPE_CHECKING:
     from chainrule.text.coding.speller import Speller
+    from chainrule.text.tokenizers.word_table import Words
 
 Ids = NDArray[np.integer[Any]]
 FILE = "tokenizer.json"
@@ -31,6 +32,14 @@ VERSION = 1
 
 ResidueKind = Literal["nothing", "unknowns", "spacing", "lines"]
 """What the ids of a line leave open: nothing; the spelling of unknown tokens; that and the white space; anything."""
+
+
+class EncodedBlock(NamedTuple):
+    """A text with newlines and its ids."""
+
+    text: str
+    ids: Ids
+    words: Words | None = None  # where the token of each id is, if encoding has found that
 
 
 class Tokenizer(ABC):
@@ -126,6 +135,10 @@ class Tokenizer(ABC):
         parts = chain.from_iterable(chain(line_ids, end) for line_ids in ids)
         encoded = np.fromiter(parts, np.int32, sum(map(len, ids)) + len(ids))
         return encoded[:-1] if rest else encoded
+
+    def encode_words(self, block: str) -> EncodedBlock:
+        """`encode_block` with all that it finds."""
+        return EncodedBlock(block, self.encode_block(block))
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of some ids; they differ from `decode` where they are not UTF-8."""

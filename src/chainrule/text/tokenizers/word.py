@@ -20,7 +20,7 @@ from chainrule.base.lazy import LazyKernels
 from chainrule.errors import ConfigError, unknown_name
 from chainrule.registry import TOKENIZERS
 from chainrule.text.readers import Texts
-from chainrule.text.tokenizers.base import Ids
+from chainrule.text.tokenizers.base import EncodedBlock, Ids
 from chainrule.text.tokenizers.spans import Span
 from chainrule.text.tokenizers.vocabulary import (
     EOS,
@@ -100,9 +100,20 @@ class WordTokenizer(VocabularyTokenizer):
         return found
 
     def encode_block(self, block: str) -> Ids:
-        if self._split_name != "space" or _kernels.after(len(block)) is None:
+        if self._compiled(block) is None:
             return super().encode_block(block)
         return self.encode_bytes(block.encode(errors="surrogatepass"))
+
+    def encode_words(self, block: str) -> EncodedBlock:
+        word_table = self._compiled(block)
+        if word_table is None:
+            return super().encode_words(block)
+        words = word_table.Words.of(block.encode(errors="surrogatepass"))
+        return EncodedBlock(block, self._table.ids_of(words), words)
+
+    def _compiled(self, block: str) -> Any:
+        """The module that encodes a block; None if that is left to Python."""
+        return _kernels.after(len(block)) if self._split_name == "space" else None
 
     def encode_bytes(self, data: bytes) -> Ids:
         """The ids of a text given in UTF-8, int32; every newline is eos. Several threads may call it at once."""

@@ -53,7 +53,7 @@ def wide_gap(data: Array, at: int) -> int:
 
 
 @kernel
-def _tokens(data: Array, unicode: bool) -> tuple[Array, Array]:
+def tokens(data: Array, unicode: bool) -> tuple[Array, Array]:
     """The start and the end of each token, N each."""
     gaps = _gaps(data, unicode)
     size, before = 0, np.uint8(1)
@@ -218,14 +218,14 @@ def look_up_into(
 @kernel
 def encode(data: Array, slots: Array, text: Array, offsets: Array, missing: int, unicode: bool) -> Array:
     """The index of each token of a text, N."""
-    starts_N, ends_N = _tokens(data, unicode)
+    starts_N, ends_N = tokens(data, unicode)
     return look_up(data, starts_N, ends_N, slots, text, offsets, missing)
 
 
 @kernel
 def count(data: Array) -> tuple[Array, Array, Array, Array, Array]:
     """The fields of `BlockWords`."""
-    starts_N, ends_N = _tokens(data, True)
+    starts_N, ends_N = tokens(data, True)
     size, places = 0, MIN_PLACES
     slots = np.zeros(2 * places, np.uint64)
     # Room for the worst case: memory that is never written costs nothing.

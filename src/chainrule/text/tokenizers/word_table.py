@@ -30,6 +30,24 @@ from chainrule.base.parallel import ordered_map
 from chainrule.text.tokenizers import word_kernels as kernels
 
 
+class Words(NamedTuple):
+    """The tokens of UTF-8 text, in order; a token is data[start:end]."""
+
+    data: bytes
+    starts_N: Array
+    ends_N: Array
+
+    @classmethod
+    def of(cls, data: bytes) -> Words:
+        """Find the tokens of a text."""
+        return cls(data, *kernels.tokens(np.frombuffer(data, np.uint8), True))
+
+    def where(self, chosen_N: Array) -> list[bytes]:
+        """The chosen tokens."""
+        data, bounds = self.data, (self.starts_N[chosen_N].tolist(), self.ends_N[chosen_N].tolist())
+        return [data[start:end] for start, end in zip(*bounds, strict=True)]
+
+
 class BlockWords(NamedTuple):
     """The different words of a block, in order of first occurrence; a word is data[start:end]."""
 
@@ -113,6 +131,10 @@ class TokenIndex:
         """The ids of the tokens of UTF-8 text, N; without `unicode` only white space of ASCII separates words."""
         array = np.frombuffer(data, np.uint8)
         return kernels.encode(array, self.slots, self.text, self.offsets, self.missing, unicode)
+
+    def ids_of(self, words: Words) -> NDArray[np.int32]:
+        """The ids of the tokens of a text, N."""
+        return self.look_up(np.frombuffer(words.data, np.uint8), words.starts_N, words.ends_N)
 
     def look_up(self, data: Array, starts: Array, ends: Array) -> NDArray[np.int32]:
         """The ids of the tokens data[start:end], in the shape of `starts`."""
