@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numba import njit
 from torch.nn import functional as F
 
 from chainrule.engines.decode.compiling import compiled
 from chainrule.engines.decode.functions import ACTIVATIONS, activate, exponential, tanh
-from chainrule.engines.decode.linear import OUTPUTS, Packer, apply_linear, quantise, rounded_up
-from chainrule.engines.decode.tiles import _make_byte_tile, multiply_bytes, multiply_plain
+from chainrule.engines.decode.linear import OUTPUTS, Packer, apply_linear, pack_bytes, quantise, rounded_up
+from chainrule.engines.decode.tiles import PAIRS, PLAIN, ByteArithmetic, _make_byte_tile, byte_arithmetic
+from chainrule.engines.decode.vectors import host_has
 
 Array = np.ndarray[Any, Any]
 SHAPES = [(65, 128), (384, 32), (32, 200), (17, 33), (1, 1)]
@@ -68,26 +70,35 @@ def test_the_numbers_of_a_row_do_not_depend_on_the_other_rows(int8: bool) -> Non
         assert np.array_equal(product(weight_XD, None, inputs_ND[n : n + 1], int8=int8)[0], together_NX[n])
 
 
-_own_tile, _plain_tile = (_make_byte_tile(1, 2, multiply) for multiply in (multiply_bytes, multiply_plain))
+def _arithmetics() -> list[ByteArithmetic]:
+    """Those that this processor has instructions for."""
+    found = [PLAIN]
+    if host_has("avx2"):
+        found.append(PAIRS)
+    if byte_arithmetic not in found:
+        found.append(byte_arithmetic)
+    return found
 
 
-@compiled
-def _both(weights, inputs, scales, terms, one, other, fours):  # type: ignore[no-untyped-def]
-    _own_tile(weights, 0, 128, inputs, 0, 0, scales, 0, terms, one, 0, 0, fours)
-    _plain_tile(weights, 0, 128, inputs, 0, 0, scales, 0, terms, other, 0, 0, fours)
-
-
-def test_8_bit_products_are_the_same_on_every_processor() -> None:
-    draw = np.random.default_rng(0)
-    weights = draw.integers(-127, 128, 128 * 50).astype(np.int8)
-    inputs = draw.integers(0, 256, 200).astype(np.uint8)
-    ones, zeros = np.ones(32, np.float32), np.zeros(32, np.float32)
-    one, other = np.empty(32, np.float32), np.empty(32, np.float32)
+@pytest.mark.parametrize("arithmetic", _arithmetics(), ids=lambda one: one.name)
+@pytest.mark.parametrize("count", [200, 203])
+def test_8_bit_products_are_exact_by_all_instructions(arithmetic: ByteArithmetic, count: int) -> None:
+    draw, fours = np.random.default_rng(0), -(-count // 4)
+    weight_XD = draw.integers(-127, 128, (32, count)).astype(np.int8)
+    weight_XD[0], weight_XD[1] = 127, -127
+    inputs = np.zeros(4 * fours, np.uint8)
+    inputs[:count] = draw.integers(0, 256, count)
+    inputs[:50] = 255  # the sum of two products is the largest
+    ones, zeros, found = np.ones(32, np.float32), np.zeros(32, np.float32), np.empty(32, np.float32)
     terms = zeros.astype(np.int32), 0, np.concatenate([ones, zeros]), 0, 32
-    _both(weights, inputs, ones[:1], terms, one, other, 50)
-    by_columns = weights.reshape(50, 32, 4).transpose(1, 0, 2).reshape(32, 200)
-    assert np.array_equal(one, by_columns.astype(np.int64) @ inputs)  # below 2²⁴: exact in single precision
-    assert np.array_equal(one, other)
+    tile = _make_byte_tile(1, 2, arithmetic)
+
+    @njit(error_model="numpy", _nrt=False)  # type: ignore[untyped-decorator]
+    def multiply(weights, inputs, scales, terms, out, fours):  # type: ignore[no-untyped-def]
+        tile(weights, 0, 128, inputs, 0, 0, scales, 0, terms, out, 0, 0, fours)
+
+    multiply(pack_bytes(weight_XD, pairs=arithmetic.pairs), inputs, ones[:1], terms, found, fours)
+    assert np.array_equal(found, weight_XD.astype(np.int64) @ inputs[:count])  # below 2²⁴: exact in single precision
 
 
 @compiled

@@ -5,6 +5,7 @@ from __future__ import annotations
 from chainrule.engines.decode.compiling import compiled, inlined
 from chainrule.engines.decode.products import panel_size
 from chainrule.engines.decode.tiles import (
+    FULL_ROWS,
     TILE_ROWS,
     byte_tile_1x1,
     byte_tile_1x2,
@@ -36,7 +37,7 @@ def multiply_byte_rows(weights, at, columns, inputs, room, scales, outputs, out_
         step, row = 4 * size * LANES, 0
         while row < rows:
             x, y, together = row * room, out_at + row * out_step, min(rows - row, TILE_ROWS)
-            if together == 1 or size == PANEL:
+            if together == 1 or (size == PANEL and together <= FULL_ROWS):
                 terms = integers, offset, floats, scale, bias
                 _full_tile(
                     together, size, weights, at, step, inputs, x, room, scales, row, terms, outputs, y, out_step, fours

@@ -103,15 +103,16 @@ def pack_floats(weight_XD: Array) -> Array:
     return np.concatenate(parts)
 
 
-def pack_bytes(weight_XD: Array) -> Array:
-    """The panels of 8-bit weights: for every four inputs the four weights of each column."""
+def pack_bytes(weight_XD: Array, *, pairs: bool = tiles.byte_arithmetic.pairs) -> Array:
+    """The panels of 8-bit weights: for every four inputs the four weights of each column, or two of each, twice."""
     inputs = rounded_up(weight_XD.shape[1], 4)
     padded = np.zeros((len(weight_XD), inputs), np.int8)
     padded[:, : weight_XD.shape[1]] = weight_XD
     parts, column = [], 0
+    order = (2, 0, 3, 1, 4) if pairs else (2, 0, 1, 3, 4)
     for size in panels(len(weight_XD)):
-        part = padded[column : column + size * LANES].reshape(size * LANES, inputs // 4, 4)
-        parts.append(part.transpose(1, 0, 2).ravel())
+        part = padded[column : column + size * LANES].reshape(size, LANES, inputs // 4, 2, 2)
+        parts.append(part.transpose(order).ravel())
         column += size * LANES
     return np.concatenate(parts)
 
@@ -194,7 +195,3 @@ def quantise_rows(inputs, in_at, in_step, rows, count, quantised, scales):  # ty
         for j in range(count, room):
             quantised[out + j] = SHIFT
     return room
-
-
-INSTRUCTIONS = "vnni" if tiles.multiply_bytes is tiles.multiply_vnni else "plain"
-"""How 8-bit numbers are multiplied on this machine; the results are the same."""

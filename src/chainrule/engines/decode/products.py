@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from chainrule.engines.decode.compiling import compiled, inlined
 from chainrule.engines.decode.tiles import (
+    FULL_ROWS,
     TILE_ROWS,
     tile_1x1,
     tile_1x2,
@@ -37,7 +38,7 @@ def multiply_rows(weights, at, bias, inputs, in_at, in_step, outputs, out_at, ou
             x, y, together = in_at + row * in_step, out_at + row * out_step, min(rows - row, TILE_ROWS)
             if together == 1:
                 multiply_row(weights, at, step, bias, inputs, x, outputs, y, count)
-            elif size == PANEL:
+            elif size == PANEL and together <= FULL_ROWS:
                 _full_tile(together, weights, at, step, bias, inputs, x, in_step, outputs, y, out_step, count)
             else:
                 for j in range(0, step, LANES):

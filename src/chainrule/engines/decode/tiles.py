@@ -8,7 +8,7 @@ fetches ahead; more rows read them less often.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
@@ -21,6 +21,7 @@ from chainrule.engines.decode.vectors import (
     INTS,
     LANES,
     PANEL,
+    SHORT,
     WIDE,
     call,
     constant,
@@ -35,8 +36,11 @@ from chainrule.engines.decode.vectors import (
 
 BYTES = ir.VectorType(BYTE, 4 * LANES)
 
-TILE_ROWS = 6 if WIDE else 3
-"""Rows of the tile for many rows; it is as wide as a panel."""
+TILE_ROWS = 6
+"""Rows of the tile for many rows."""
+
+FULL_ROWS = 6 if WIDE else 2
+"""Rows of the largest tile that is as wide as a panel; the sums of more would not fit in the registers."""
 
 
 UNROLLED = 4
@@ -81,7 +85,7 @@ def _make_tile(rows: int, vectors: int) -> Any:
     return intrinsic(tile)
 
 
-def _make_byte_tile(rows: int, vectors: int, multiply: Callable[[Any, Any, Any, Any], Any]) -> Any:
+def _make_byte_tile(rows: int, vectors: int, arithmetic: ByteArithmetic) -> Any:
     """The same for 8-bit numbers: unsigned inputs, signed weights, sums in 32 bits, four inputs at a time."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -96,14 +100,13 @@ def _make_byte_tile(rows: int, vectors: int, multiply: Callable[[Any, Any, Any, 
 
         def body(index: Any, totals: list[Any]) -> list[Any]:
             line = builder.gep(panel, [builder.mul(index, step)])
-            columns = [load(builder, line, BYTES, 4 * LANES * k, align=1) for k in range(vectors)]
+            columns = [arithmetic.weights(builder, line, 4 * LANES * k) for k in range(vectors)]
             new = []
             for r, read in enumerate(reads):
                 place = builder.gep(read, [builder.mul(index, constant(4))])
-                four = builder.load(builder.bitcast(place, INT.as_pointer()), align=1)
-                inputs_64 = builder.bitcast(spread(builder, four), BYTES)
+                four = arithmetic.inputs(builder, builder.load(builder.bitcast(place, INT.as_pointer()), align=1))
                 for k, column in enumerate(columns):
-                    new.append(multiply(builder, totals[r * vectors + k], inputs_64, column))
+                    new.append(arithmetic.multiply(builder, totals[r * vectors + k], four, column))
             return new
 
         zeros = [ir.Constant(INTS, [0] * LANES)] * (rows * vectors)
@@ -150,12 +153,30 @@ def _columns(context: Any, builder: Any, kind: Any, terms: Any) -> Callable[[int
     return of
 
 
-def multiply_vnni(builder: Any, total: Any, inputs: Any, weights: Any) -> Any:
+class ByteArithmetic(NamedTuple):
+    """How a vector of columns is multiplied by four inputs. The results are the same for all."""
+
+    name: str
+    pairs: bool  # the weights of two inputs lie together, for all columns, and then those of the other two
+    weights: Callable[[Any, Any, int], Any]  # builder, pointer and place -> weights in registers
+    inputs: Callable[[Any, Any], Any]  # builder and four inputs as one number -> inputs in registers
+    multiply: Callable[[Any, Any, Any, Any], Any]  # builder, total, inputs, weights -> total
+
+
+def _load_fours(builder: Any, line: Any, at: int) -> Any:
+    return load(builder, line, BYTES, at, align=1)
+
+
+def _spread_fours(builder: Any, four: Any) -> Any:
+    return builder.bitcast(spread(builder, four), BYTES)
+
+
+def _multiply_vnni(builder: Any, total: Any, inputs: Any, weights: Any) -> Any:
     """total + Σ of four products, by the instruction that exists for it."""
     return call(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, [total, inputs, weights])
 
 
-def multiply_plain(builder: Any, total: Any, inputs: Any, weights: Any) -> Any:
+def _multiply_plain(builder: Any, total: Any, inputs: Any, weights: Any) -> Any:
     """The same for any processor: products of 16-bit numbers, added in pairs, and those again in pairs."""
     wide = ir.VectorType(INT, 4 * LANES)
     products = builder.mul(builder.zext(inputs, wide), builder.sext(weights, wide))
@@ -168,15 +189,49 @@ def multiply_plain(builder: Any, total: Any, inputs: Any, weights: Any) -> Any:
     return builder.add(total, products)
 
 
-multiply_bytes = multiply_vnni if host_has("avx512vnni") and WIDE else multiply_plain
+SHORTS = ir.VectorType(SHORT, 16)
+
+
+def _load_pairs(builder: Any, line: Any, at: int) -> list[Any]:
+    """Weights as 16-bit numbers: of the first two inputs for eight columns and eight more, then of the other two."""
+    parts = (load(builder, line, ir.VectorType(BYTE, 16), at + 16 * k, align=1) for k in range(4))
+    return [builder.sext(part, SHORTS) for part in parts]
+
+
+def _spread_pairs(builder: Any, four: Any) -> list[Any]:
+    """The first two inputs, again and again, as 16-bit numbers, and the other two."""
+    pairs = builder.trunc(four, SHORT), builder.trunc(builder.lshr(four, ir.Constant(INT, 16)), SHORT)
+    equal = [spread(builder, pair, 8) for pair in pairs]
+    return [builder.zext(builder.bitcast(one, ir.VectorType(BYTE, 16)), SHORTS) for one in equal]
+
+
+def _multiply_pairs(builder: Any, total: Any, inputs: list[Any], weights: list[Any]) -> Any:
+    """The same by the instruction that multiplies 16-bit numbers and adds neighbours."""
+    half, empty = ir.VectorType(INT, 8), ir.Constant(INTS, ir.Undefined)
+    sums = []
+    for first in (0, 8):
+        some = ir.Constant(half, list(range(first, first + 8)))
+        sum_ = builder.shuffle_vector(total, empty, some)
+        for pair, factor in zip(inputs, weights[first // 8 :: 2], strict=True):
+            sum_ = builder.add(sum_, call(builder, "llvm.x86.avx2.pmadd.wd", half, [pair, factor]))
+        sums.append(sum_)
+    return builder.shuffle_vector(*sums, ir.Constant(INTS, list(range(LANES))))
+
+
+VNNI = ByteArithmetic("vnni", False, _load_fours, _spread_fours, _multiply_vnni)
+PAIRS = ByteArithmetic("pairs", True, _load_pairs, _spread_pairs, _multiply_pairs)
+PLAIN = ByteArithmetic("plain", False, _load_fours, _spread_fours, _multiply_plain)
+
+byte_arithmetic = VNNI if host_has("avx512vnni") and WIDE else PAIRS if host_has("avx2") else PLAIN
+"""How this machine multiplies 8-bit numbers."""
 
 tile_1x4, tile_1x2, tile_1x1 = (_make_tile(1, vectors) for vectors in (4, 2, 1))
 tile_2_full, tile_3_full, tile_4_full, tile_5_full, tile_6_full = (_make_tile(rows, PANEL) for rows in range(2, 7))
 tile_2_1, tile_3_1, tile_4_1, tile_5_1, tile_6_1 = (_make_tile(rows, 1) for rows in range(2, 7))
-byte_tile_1x4, byte_tile_1x2, byte_tile_1x1 = (_make_byte_tile(1, vectors, multiply_bytes) for vectors in (4, 2, 1))
+byte_tile_1x4, byte_tile_1x2, byte_tile_1x1 = (_make_byte_tile(1, vectors, byte_arithmetic) for vectors in (4, 2, 1))
 byte_tile_2_full, byte_tile_3_full, byte_tile_4_full, byte_tile_5_full, byte_tile_6_full = (
-    _make_byte_tile(rows, PANEL, multiply_bytes) for rows in range(2, 7)
+    _make_byte_tile(rows, PANEL, byte_arithmetic) for rows in range(2, 7)
 )
 byte_tile_2_1, byte_tile_3_1, byte_tile_4_1, byte_tile_5_1, byte_tile_6_1 = (
-    _make_byte_tile(rows, 1, multiply_bytes) for rows in range(2, 7)
+    _make_byte_tile(rows, 1, byte_arithmetic) for rows in range(2, 7)
 )

@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 LANES = 16
 """Numbers of a vector."""
 
-FLOAT, BYTE, INT, LONG = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 32, 64))
+FLOAT, BYTE, SHORT, INT, LONG = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
 FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT, LANES)
 
 
@@ -64,11 +64,11 @@ def store(builder: Any, value: Any, pointer: Any, at: int) -> None:
     builder.store(value, place, align=1 if value.type.element == BYTE else 4)
 
 
-def spread(builder: Any, value: Any) -> Any:
-    """A vector of 16 equal numbers."""
-    empty = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+def spread(builder: Any, value: Any, lanes: int = LANES) -> Any:
+    """A vector of equal numbers."""
+    empty = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
     first = builder.insert_element(empty, value, ir.Constant(INT, 0))
-    return builder.shuffle_vector(first, empty, ir.Constant(INTS, [0] * LANES))
+    return builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(INT, lanes), [0] * lanes))
 
 
 def call(builder: Any, name: str, result: Any, arguments: Sequence[Any]) -> Any:
