@@ -11,10 +11,10 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, Strict
 
 from chainrule.evaluation.perplexity import bits_per_byte
 from chainrule.inference.score import LineScore, score_text
@@ -38,6 +38,9 @@ SLICE, SCORED_SLICE = 32, 1024
 
 RECORD = '{"log_prob": %r, "tokens": %d}, '
 """A line that was scored, as JSON, and a comma. Many are formatted at once."""
+
+Pair = Annotated[tuple[str, str], Strict(False)]
+"""Two texts, which are a list in JSON."""
 
 T = TypeVar("T")
 Answer = Generator[Moves, None, Any]
@@ -156,7 +159,7 @@ def finite(value: float) -> float | None:
 class ClassifyRequest(Lines):
     """Labels of texts, or of pairs of texts."""
 
-    input: str | list[str] | list[tuple[str, str]]  # type: ignore[assignment]
+    input: str | list[str] | list[Pair]  # type: ignore[assignment]
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         run = classifier("classify", loaded.run)
@@ -212,7 +215,7 @@ class NeighboursRequest(Fields):
     """The words nearest to a word, or to an analogy a - b + c."""
 
     word: str | None = None
-    analogy: tuple[str, str, str] | None = Field(None, strict=False)
+    analogy: list[str] | None = Field(None, min_length=3, max_length=3)
     top: int = Field(10, ge=1, le=1000)
 
     def check(self, limits: Limits) -> None:
@@ -225,7 +228,8 @@ class NeighboursRequest(Fields):
         yield []
         run = loaded.run
         if self.analogy is not None:
-            found, query = run.analogy(*self.analogy, top=self.top), {"analogy": list(self.analogy)}
+            first, second, third = self.analogy
+            found, query = run.analogy(first, second, third, top=self.top), {"analogy": self.analogy}
         else:
             found, query = run.neighbours(self.word or "", self.top), {"word": self.word}  # type: ignore[dict-item]
         return {**query, "neighbours": [one._asdict() for one in found], "model": loaded.name}
