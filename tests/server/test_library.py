@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import shutil
 import weakref
 from collections.abc import Iterator
@@ -120,6 +121,7 @@ def test_the_precision_is_that_of_networks_and_is_checked_at_the_start(runs: Pat
 
     async def precisions() -> list[str]:
         async with served.use("ngram") as counted, served.use("lstm") as network:
+            assert network.fingerprint == f"chainrule-{network.run.fingerprint.hex()}-int8"
             return [counted.run.precision, network.run.precision]
 
     assert asyncio.run(precisions()) == ["float32", "int8"]
@@ -127,3 +129,52 @@ def test_the_precision_is_that_of_networks_and_is_checked_at_the_start(runs: Pat
         Library([runs / "lstm"], precision="int4")
     with pytest.raises(ConfigError, match=r"lstm has [\d.e-]+ gigabytes, more than --memory; raise --memory"):
         Library([runs / "lstm"], memory=10)
+
+
+def test_files_that_vanish_while_they_are_read_do_not_harm_the_run_in_memory(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(runs / "ngram", tmp_path / "model")
+    served = Library([tmp_path / "model"])
+
+    def vanished(path: Path, **options: Any) -> None:
+        raise FileNotFoundError(2, "No such file or directory", str(path / "model.safetensors"))
+
+    async def replace() -> None:
+        before = await use(served, "model")
+        (tmp_path / "model" / "config.toml").touch()
+        with monkeypatch.context() as patched:
+            patched.setattr(library, "load", vanished)
+            assert (await use(served, "model"))() is before()
+            served.entry("model").loaded = None
+            with pytest.raises(ApiError, match="No such file") as caught:
+                await use(served, "model")
+            assert (caught.value.status, caught.value.retry_after) == (503, 5)
+        await use(served, "model")
+
+    asyncio.run(replace())
+
+
+def test_the_size_of_a_folder_that_is_being_replaced(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(runs / "lstm", tmp_path / "model")
+    entry = Entry("model", tmp_path / "model", 0, "lstm", False)
+    whole = sum(
+        path.stat().st_size
+        for path in (runs / "lstm").rglob("*")
+        if path.is_file() and "training" not in path.relative_to(runs).parts
+    )
+    assert entry.size == whole
+    stat = os.stat
+
+    def vanishing(path: Any, **options: Any) -> os.stat_result:
+        found = stat(path, **options)
+        if str(path).endswith("model.safetensors"):
+            shutil.rmtree(tmp_path / "model")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", vanishing)
+        assert 0 < entry.size <= whole
+    assert entry.size == 0

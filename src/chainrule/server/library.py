@@ -51,7 +51,8 @@ class LoadedRun:
         self.lock = asyncio.Lock()  # held while its tokeniser is used
         self.users = 0  # requests that use it now
         self.used = time.monotonic()
-        self.fingerprint = "chainrule-" + run.fingerprint.hex()
+        rounded = run.precision == "int8" and run.folder.stored_precision() != "int8"  # by this server
+        self.fingerprint = f"chainrule-{run.fingerprint.hex()}{'-int8' if rounded else ''}"
         _ = run.model  # loaded now
         LazyKernels.load_all()
 
@@ -84,10 +85,11 @@ class Entry:
     def size(self) -> int:
         """Bytes of its files without those of the training, as an estimate of its memory."""
         total = 0
-        for path in self.path.rglob("*"):
-            if "training" not in path.relative_to(self.path).parts and path.is_file():
-                with suppress(FileNotFoundError):  # it is being replaced
-                    total += path.stat().st_size
+        for folder, inside, files in os.walk(self.path):  # which passes over folders that are being replaced
+            inside[:] = [name for name in inside if name != "training"]
+            for name in files:
+                with suppress(FileNotFoundError):
+                    total += os.stat(f"{folder}/{name}").st_size
         return total
 
     def stamp(self) -> Stamp:
@@ -188,7 +190,7 @@ class Library:
         entry.loading = True
         try:
             await asyncio.to_thread(load_entry)
-        except (RunError, DiskError) as error:
+        except (RunError, DiskError, OSError) as error:  # OSError: files are replaced while they are read
             raise ApiError(503, str(error), code="run_unavailable", retry_after=5) from None
         except ChainruleError as error:
             raise invalid(str(error), "model") from None
