@@ -170,6 +170,8 @@ def test_messages_name_runs_and_no_folders(service: Service, runs: Path) -> None
         assert answer.status_code == 400  # a client that gets 503 sends it again
         assert message.startswith(body["model"] + " (")
         assert str(runs) not in message
+    pairs = service.post("/score", {"model": "more/translator", "input": "a"}).json()["error"]["message"]
+    assert pairs == "more/translator (seq2seq-rnn) has score on the command line only; use chainrule score"
 
 
 def test_one_prompt_is_sent_to_several_runs(service: Service) -> None:
