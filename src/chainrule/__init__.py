@@ -23,7 +23,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from chainrule.base.kernel_cache import discard_stale_kernels
+from chainrule.base.kernel_cache import discard_stale_kernels, place_kernels
 from chainrule.base.waiting import set_wait_policy
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ __version__: str
 
 set_wait_policy()  # before anything imports torch
 discard_stale_kernels()  # before anything imports numba
+place_kernels()
 
 __all__ = [
     "ChainruleError",

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from chainrule.base.kernel_cache import PACKAGE, RECORD, discard_stale_kernels, importers, kernel_sources
+from chainrule.base.kernel_cache import (
+    FOLDER,
+    PACKAGE,
+    RECORD,
+    discard_stale_kernels,
+    importers,
+    kernel_sources,
+    place_kernels,
+)
 
 FILES = {
     "engines/__init__.py": "",
@@ -61,6 +71,35 @@ def test_kernels_that_contain_changed_code_are_discarded(package: Path) -> None:
 def test_a_package_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
     discard_stale_kernels(tmp_path / "missing")
     assert not (tmp_path / "missing").exists()
+
+
+def test_kernels_are_in_the_cache_where_the_package_cannot_be_written(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numba itself ends with an error if the home cannot be written either."""
+    access, cache = os.access, tmp_path / "cache"
+    monkeypatch.setenv("CHAINRULE_CACHE", str(cache))
+
+    def placed(chosen: str = "") -> str:
+        monkeypatch.setenv(FOLDER, chosen)
+        place_kernels(package)
+        return os.environ[FOLDER]
+
+    assert placed() == ""
+    monkeypatch.setattr(os, "access", lambda path, mode: path != package and access(path, mode))
+    first = placed()
+    assert Path(first).parent == cache / "kernels"
+    assert placed() == first
+    assert placed("/chosen") == "/chosen"
+    (package / "engines/inner.py").write_text("# changed")
+    assert placed() != first
+    monkeypatch.setenv("CHAINRULE_CACHE", str(package / "cli/main.py"))  # no folder
+    removed: list[tuple[Path, int]] = []
+    monkeypatch.setattr(atexit, "register", lambda call, folder, process: removed.append((folder, process)))
+    temporary = Path(placed()).parent.parent
+    assert removed == [(temporary, os.getpid())]
+    assert temporary.is_relative_to(tempfile.gettempdir())
+    temporary.rmdir()
 
 
 def test_imports_between_the_real_kernels_are_found() -> None:

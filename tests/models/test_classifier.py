@@ -139,6 +139,13 @@ def test_words_are_the_means_of_their_pieces() -> None:
             torch.testing.assert_close(means_BTD[row, word], wanted)
 
 
+def test_the_memory_of_the_means_grows_with_the_tokens() -> None:
+    """Not with their square: that of this sentence is 160 GB."""
+    states_BSD = torch.randn(1, 200_000, 1)
+    means_BTD = word_means(states_BSD, torch.arange(200_000)[None], 200_000)
+    torch.testing.assert_close(means_BTD, states_BSD)
+
+
 def test_a_tagger_by_hand() -> None:
     model, batch = build("tagger", encoder="lstm").eval(), sentences().batch(np.arange(3))
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -206,9 +207,15 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"suffix": "end"}, "suffix is not supported", "suffix"),
     ({"colour": 1}, "unknown field 'colour'", "colour"),
     ({"tempreature": 1}, "did you mean temperature?", "tempreature"),
-    ({"max_tokens": -1}, "max_tokens is -1; expected greater than or equal to 0", "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens is -1; expected a number greater than or equal to 0", "max_tokens"),
     ({"max_tokens": 10**6}, "this server allows at most 4096", "max_tokens"),
-    ({"max_tokens": "3"}, "max_tokens is '3'; expected a valid integer", "max_tokens"),
+    ({"max_tokens": "3"}, 'max_tokens is "3"; expected a valid integer', "max_tokens"),
+    ({"prompt": [1, "a"]}, 'prompt is [1, "a"]; expected a text, a list of texts, a list of integers or', "prompt"),
+    ({"logit_bias": {"3": 101}}, "logit_bias.3 is 101; expected a number less than", "logit_bias"),
+    ({"stream_options": True}, "stream_options is true; expected an object", "stream_options"),
+    ({"stream_options": {"usage": True}}, "'stream_options.usage': known fields: include_usage", "stream_options"),
+    ({"num_beams": 2, "n": 3}, "n is 3, but this search finds at most 2; lower n, or raise num_beams", "n"),
+    ({"draft": "lookup", "n": 2}, "n is 2, but this search finds at most 1; lower n, or leave draft out", "n"),
     ({"n": 1000}, "n is 1000; this server allows at most 16", "n"),
     ({"n": 3, "best_of": 2}, "best_of must be at least n", "best_of"),
     ({"best_of": 2, "stream": True}, "best_of above n cannot be streamed", "best_of"),
@@ -235,6 +242,39 @@ def test_what_can_never_work_is_a_400(
     assert message in error["message"]
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
+
+
+REASONS: list[tuple[dict[str, Any], str]] = [
+    ({"stop": ["b", "d"]}, "stop"),
+    ({"stop_at_eos": True}, "stop"),
+    ({"max_tokens": 3}, "length"),
+]
+
+
+@pytest.mark.parametrize(("fields", "reason"), REASONS)
+def test_searches_say_why_a_text_ends(service: Service, fields: dict[str, Any], reason: str) -> None:
+    """As texts of plain steps do: the text of a stop string and of the newline that ends it is left out."""
+    body = {"model": "lstm", "prompt": ["ab", "cd"], "max_tokens": 80, "seed": 1, **fields}
+    beam = service.post("/v1/completions", {**body, "num_beams": 2, "length_penalty": 0.0}).json()["choices"]
+    plain = service.post("/v1/completions", body).json()
+    drafted = service.post("/v1/completions", {**body, "draft": "lookup"}).json()
+    for choices in (beam, plain["choices"]):
+        assert [one["finish_reason"] for one in choices] == [reason] * 2
+        assert not any("b" in one["text"] or "d" in one["text"] for one in choices if "stop" in fields)
+        assert not any("\n" in one["text"] for one in choices if "stop_at_eos" in fields)
+    assert (drafted["choices"], drafted["usage"]) == (plain["choices"], plain["usage"])
+    assert streamed(service, {**body, "draft": "lookup"}) == (plain["choices"], plain["usage"])
+
+
+def streamed(service: Service, body: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The choices of a streamed completion, put together, and its usage."""
+    answer = service.post("/v1/completions", {**body, "stream": True, "stream_options": {"include_usage": True}})
+    parts = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    choices: dict[int, dict[str, Any]] = {}
+    for one in (choice for part in parts for choice in part["choices"]):
+        text = choices.get(one["index"], {"text": ""})["text"] + one["text"]
+        choices[one["index"]] = {**one, "text": text}
+    return [choices[place] for place in sorted(choices)], parts[-1]["usage"]
 
 
 def test_models_that_do_not_generate_say_so(service: Service) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import shutil
 import signal
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -131,6 +133,36 @@ def test_sigterm_finishes_what_runs_and_refuses_what_comes(runs: Path, start: Ca
     assert service.process.wait(20) == 0
 
 
+def test_what_was_accepted_before_sigterm_is_answered(runs: Path, start: Callable[..., Service]) -> None:
+    """Also if it is not computed yet: here its body arrives late, and then its run has to be loaded."""
+    service = start(runs / "lstm", "--quiet")
+    service.wait_until_ready()
+    host, port = service.url.removeprefix("http://").split(":")
+    body = json.dumps({"prompt": "ab", "max_tokens": 3}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=60) as client:
+        client.sendall(head.encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 100")  # the server waits for the body
+        service.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: httpx2.get(f"{service.url}/health").status_code == 503)
+        client.sendall(body)
+        assert client.recv(12) == b"HTTP/1.1 200"
+    assert service.process.wait(20) == 0
+
+
+def test_a_second_signal_gives_what_runs_an_error_frame(runs: Path, start: Callable[..., Service]) -> None:
+    service = start(runs / "lstm", "--quiet", "--max-tokens", "1000000")
+    parts = iter(service.client().completions.create(model="lstm", prompt="a", max_tokens=1_000_000, stream=True))
+    next(parts)
+    service.process.send_signal(signal.SIGINT)
+    wait_for(lambda: httpx2.get(f"{service.url}/health").status_code == 503)
+    service.process.send_signal(signal.SIGINT)
+    with pytest.raises(openai.APIError, match="the server is shutting down; try again later"):
+        list(parts)
+    assert service.process.wait(20) == 0
+    assert not service.log
+
+
 def test_what_runs_when_the_time_to_drain_is_over_gets_an_error_frame(
     runs: Path, start: Callable[..., Service]
 ) -> None:
@@ -235,7 +267,9 @@ def test_hostile_requests_get_an_answer_and_no_500(service: Service) -> None:
     assert httpx2.post(f"{service.url}/score", content=deep).status_code == 400
     for wrong in (b'{"input": NaN}', b'{"input": "\\ud800"}', b'{"input": "\xff"}', b'{"input": "a"} {}', b"[1]", b""):
         assert httpx2.post(f"{service.url}/score", content=wrong).json()["error"]["code"] == "invalid_json"
-    assert httpx2.get(f"{service.url}/score").status_code == 405
+    refused = httpx2.get(f"{service.url}/score")
+    assert refused.status_code == 405
+    assert refused.json()["error"]["message"] == "GET does not apply to /score; use POST"
     assert httpx2.get(f"{service.url}/nowhere").json()["error"]["code"] == "unknown_route"
 
 
@@ -275,15 +309,50 @@ def test_the_metrics_and_the_log_have_no_texts(service: Service) -> None:
     assert {"time", "id", "method", "route", "status", "seconds"} <= set(record)
 
 
+def test_the_prompts_are_logged_if_asked_and_headers_are_shown_to_allowed_pages(
+    runs: Path, start: Callable[..., Service]
+) -> None:
+    service = start(runs / "ngram", "--log-prompts", "--cors", "https://a.example")
+    body = {"prompt": "abc", "max_tokens": 1}
+    answer = service.post("/v1/completions", body, headers={"origin": "https://a.example"})
+    assert answer.headers["access-control-expose-headers"] == "x-request-id, retry-after"
+    service.post("/compare", {**body, "prompt": "cd", "models": ["ngram"]})
+    wait_for(lambda: sum('"prompt"' in line for line in service.log) == 2)
+    assert [json.loads(line)["prompt"] for line in service.log if '"prompt"' in line] == ["abc", "cd"]
+    assert "access-control-allow-origin" not in service.post("/score", {"input": "a"}).headers
+
+
+def test_the_thread_of_an_application_ends_with_it(runs: Path) -> None:
+    from starlette.testclient import TestClient
+
+    app = cr.serve([runs / "ngram"])
+    for _ in range(2):  # an application may be started again
+        with TestClient(app) as client:
+            assert client.post("/v1/completions", json={"prompt": "ab", "max_tokens": 2}).status_code == 200
+            assert [one.name for one in threading.enumerate()].count("chainrule engine") == 1
+        assert "chainrule engine" not in [one.name for one in threading.enumerate()]
+
+
 def test_an_application_can_be_mounted_in_another(runs: Path) -> None:
     from starlette.applications import Starlette
     from starlette.routing import Mount
     from starlette.testclient import TestClient
 
-    outer = Starlette(routes=[Mount("/models", app=cr.serve([runs / "ngram"], api_keys=["k"]))])
+    app = cr.serve([runs / "ngram"], api_keys=["k"])
+
+    @contextlib.asynccontextmanager
+    async def lifespan(outer: Starlette) -> AsyncIterator[None]:
+        async with app.router.lifespan_context(app):
+            yield
+
+    outer = Starlette(routes=[Mount("/models", app=app)], lifespan=lifespan)
     with TestClient(outer) as client:
         assert client.get("/models/health").json() == {"status": "ok"}
         assert client.get("/models/v1/models").status_code == 401
         headers = {"authorization": "Bearer k"}
         answer = client.post("/models/v1/completions", json={"prompt": "ab", "max_tokens": 2}, headers=headers)
         assert answer.json()["usage"]["completion_tokens"] == 2
+        page = client.get("/models/").text
+        for file in re.findall(r'(?:src|href)="(page/[^"]+)"', page):  # relative, so that they are found here, too
+            assert client.get(f"/models/{file}").status_code == 200
+        assert "page/core/main.js" in page

@@ -8,6 +8,7 @@ import httpx2
 import numpy as np
 import openai
 import pytest
+from starlette.testclient import TestClient
 
 import chainrule as cr
 from chainrule.runs.labels import ClassifierRun, TaggerRun
@@ -74,6 +75,20 @@ def test_texts_are_classified_as_by_the_verb(service: Service, runs: Path) -> No
     assert (refused["code"], refused["param"]) == ("unsupported_model", "model")
 
 
+def test_pairs_are_classified_as_by_the_verb(tmp_path: Path) -> None:
+    labelled, pairs = tmp_path / "pairs.tsv", [("a cat", "a dog"), ("a cat", "a cat")]
+    labelled.write_text("".join(f"{'yn'[i % 2]}\ta cat\ta {'dog' if i % 2 else 'cat'}\n" for i in range(40)))
+    run = cr.train(labelled, model="classifier", steps=5, out=tmp_path / "pairs", settings={"model": {"pairs": True}})
+    with TestClient(cr.serve(tmp_path / "pairs")) as client:
+        answer = client.post("/classify", json={"input": pairs}).json()
+        assert [one["label"] for one in answer["data"]] == [best[0].label for best in run.classify(pairs)]
+        single = client.post("/classify", json={"input": ["a cat", "a dog"]}).json()["error"]["message"]
+        assert "pairs (classifier)" not in single
+        assert "but pairs was trained on pairs; give two" in single
+        wrong = client.post("/classify", json={"input": [["a", "b", "c"]]}).json()["error"]["message"]
+        assert wrong == 'input is [["a", "b", "c"]]; expected a text, a list of texts or a list of pairs of texts'
+
+
 def test_words_are_tagged_as_by_the_verb(service: Service, runs: Path) -> None:
     run = cr.load(runs / "more/tagger")
     assert isinstance(run, TaggerRun)
@@ -101,6 +116,8 @@ def test_neighbours_are_those_of_the_verb(service: Service, runs: Path) -> None:
     assert service.post("/neighbours", {"model": "lstm"}).status_code == 400
     unknown = service.post("/neighbours", {"model": "lstm", "word": "nothing"})
     assert unknown.status_code == 400
+    short = service.post("/neighbours", {"model": "lstm", "analogy": ["a", "b"]}).json()["error"]["message"]
+    assert short == 'analogy is ["a", "b"]; expected at least 3 entries'
 
 
 def test_translations_in_the_form_of_libretranslate(service: Service, runs: Path) -> None:
@@ -120,6 +137,43 @@ def test_translations_in_the_form_of_libretranslate(service: Service, runs: Path
     assert "alternatives is 1000" in service.post("/translate", {**body, "alternatives": 1000}).text
 
 
+def test_forms_and_texts_of_several_lines_are_translated_as_libretranslate_does(service: Service, runs: Path) -> None:
+    """Its client for Python sends forms."""
+    run = cr.load(runs / "more/translator")
+    assert isinstance(run, TranslatorRun)
+    lines = [run.translate("abc"), "", run.translate("dd")]
+    form = {"q": "abc\r\n\r\ndd", "source": "xx", "target": "yy", "format": "text", "api_key": ""}
+    assert httpx2.post(f"{service.url}/translate", data=form).json()["translatedText"] == "\n".join(lines)
+    with_numbers = httpx2.post(f"{service.url}/translate", data={**form, "q": "dd", "alternatives": "2"}).json()
+    assert len(with_numbers["alternatives"]) == 2
+    body = {"q": ["abc\n\ndd", "abc"], "source": "xx", "target": "yy"}
+    assert service.post("/translate", body).json()["translatedText"] == ["\n".join(lines), lines[0]]
+    refused = service.post("/translate", {**body, "scores": True})
+    assert "give a list with one line each" in refused.json()["error"]["message"]
+    unknown = httpx2.post(f"{service.url}/translate", data={**form, "colour": "red"}).json()["error"]["message"]
+    assert unknown.startswith("unknown field 'colour'")
+    headers = {"content-type": "application/x-www-form-urlencoded"}  # as curl -d sends JSON
+    answer = httpx2.post(f"{service.url}/translate", content=b' {"q": "abc"}', headers=headers).json()
+    assert answer["translatedText"] == lines[0]
+    broken = httpx2.post(f"{service.url}/translate", content=b"q=%ff", headers=headers)
+    assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_form")
+
+
+def test_messages_name_runs_and_no_folders(service: Service, runs: Path) -> None:
+    for path, body in (
+        ("/v1/completions", {"model": "more/classifier", "prompt": "a"}),
+        ("/v1/embeddings", {"model": "ngram", "input": "a"}),
+        ("/translate", {"model": "lstm", "q": "a"}),
+    ):
+        answer = service.post(path, body)
+        message = answer.json()["error"]["message"]
+        assert answer.status_code == 400  # a client that gets 503 sends it again
+        assert message.startswith(body["model"] + " (")
+        assert str(runs) not in message
+    pairs = service.post("/score", {"model": "more/translator", "input": "a"}).json()["error"]["message"]
+    assert pairs == "more/translator (seq2seq-rnn) has score on the command line only; use chainrule score"
+
+
 def test_one_prompt_is_sent_to_several_runs(service: Service) -> None:
     body = {"prompt": "abab", "max_tokens": 5, "temperature": 0}
     answer = service.post("/compare", {**body, "models": ["ngram", "lstm"]}).json()
@@ -127,6 +181,12 @@ def test_one_prompt_is_sent_to_several_runs(service: Service) -> None:
     assert [one["model"] for one in answer["data"]] == ["ngram", "lstm"]
     assert [one["choices"] for one in answer["data"]] == [one["choices"] for one in single]
     assert service.post("/compare", {**body, "models": ["ngram", "nothing"]}).status_code == 404
+    for more, message in (
+        ({"models": []}, "models is []; expected at least one entry"),
+        ({"models": ["ngram"], "stream": True}, "/compare has no streams; leave stream out"),
+        ({"models": ["ngram"], "model": "lstm"}, "/compare takes models, a list, instead of model; leave model out"),
+    ):
+        assert service.post("/compare", {**body, **more}).json()["error"]["message"] == message
 
 
 def test_text_becomes_ids_and_back(service: Service, runs: Path) -> None:

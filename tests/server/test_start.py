@@ -7,7 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import chainrule as cr
+from chainrule.errors import ConfigError
 from chainrule.server.process import _listen
+from commands import chainrule
 
 LISTENS = """
 import sys
@@ -61,3 +66,26 @@ def test_an_answer_in_two_parts_does_not_wait_for_an_acknowledgement() -> None:
         connection, _ = listener.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_wrong_options_are_refused_at_the_start(runs: Path) -> None:
+    for languages, message in (
+        (
+            {"foo": ("xx", "yy")},
+            "--languages has 'foo', which is no translator of this server; its translators are more",
+        ),
+        ({"lstm": ("xx", "yy")}, "--languages has 'lstm', which is no translator of this server"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            cr.serve(runs, languages=languages)
+    with pytest.raises(ConfigError, match="it has none, so leave --languages out"):
+        cr.serve(runs / "lstm", languages={"lstm": ("xx", "yy")})
+    for options, message in (
+        (["--memory", "nan"], "--memory is nan; expected a number of gigabytes above 0"),
+        (["--memory", "-1"], "--memory is -1; expected a number of gigabytes above 0"),
+        (["--precision", "int4"], "--precision is 'int4'; expected float32 or int8"),
+        (["--max-tokens", "-3"], "--max-tokens"),
+        (["--drain", "-1"], "--drain"),
+    ):
+        done = chainrule("serve", runs / "lstm", *options, "--port", "0")
+        assert (done.code, message in done.err) == (2, True), done.err

@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 from chainrule.base.files import temporary_name
-from chainrule.config import parse_bytes
 from chainrule.errors import DiskError
 
 LIMIT = "CHAINRULE_CACHE_SIZE"
@@ -52,6 +51,8 @@ def temporary_cache(cache: Path | None) -> Path:
 
 def cache_limit() -> int | None:
     """The most bytes that tokenised texts may take; None: no limit."""
+    from chainrule.config import parse_bytes  # with pydantic, which the package does without at first
+
     text = os.environ.get(LIMIT, "").strip()
     return parse_bytes(text, LIMIT) if text else None
 

@@ -4,19 +4,29 @@ numba stores what it compiled beside the source, and compiles a kernel again whe
 contains the functions that it calls, also those of other files: after an edit or `git pull`, a kernel whose own file
 stayed the same would compute with the old ones. So the times and sizes of all files with kernels are remembered, and a
 change in one of them discards what was compiled from the files that import it, directly or not.
+
+Where the package cannot be written, numba would use a folder in the user's home, and fail if there is none: a service
+often has a read-only file system and no home. There the kernels are in the cache of the package, in a folder of their
+own for every state of the sources.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
 RECORD = Path("__pycache__", "kernel_sources.json")
+FOLDER = "NUMBA_CACHE_DIR"
+"""The variable of the environment that numba reads; worker processes inherit it."""
+
 _IMPORT = re.compile(r"^\s*(?:from|import) chainrule\.([\w.]+)(?: import ([\w, ]+|\([^)]*\)))?", re.MULTILINE)
 _KERNELS = re.compile(r"\bnumba\b|\bllvmlite\b")
 
@@ -38,6 +48,27 @@ def discard_stale_kernels(package: Path = PACKAGE) -> None:
         for name in importers(sources, changed) if known else sources:
             _discard(package / name)
         _write(package / RECORD, {name: stamp for name in sources if (stamp := _stamp(package / name))})
+
+
+def place_kernels(package: Path = PACKAGE) -> None:
+    """Let numba store compiled kernels in the cache, if the package cannot be written and the user chose no folder."""
+    if os.environ.get(FOLDER) or os.access(package, os.W_OK):
+        return
+    from chainrule.base.cache import default_cache, temporary_cache, usable
+
+    cache = usable(default_cache())
+    if cache is None:
+        cache = temporary_cache(default_cache())
+        atexit.register(_remove, cache, os.getpid())
+    stamps = [(path.relative_to(package).as_posix(), _stamp(path)) for path in sorted(package.rglob("*.py"))]
+    name = hashlib.blake2b(repr(stamps).encode(), digest_size=8).hexdigest()
+    os.environ[FOLDER] = str(cache / "kernels" / name)
+
+
+def _remove(folder: Path, process: int) -> None:
+    """Delete a temporary cache at the end of the process that created it, and not of those that it forked."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def kernel_sources(package: Path) -> dict[str, str]:

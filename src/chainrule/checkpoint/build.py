@@ -89,10 +89,15 @@ def adjust(model: Any, options: dict[str, Any]) -> None:
 
 def check_precision(precision: str, model: str, run: str) -> None:
     """Refuse a precision that does not exist, or that a model of this name cannot have."""
-    if precision not in ("float32", "int8"):
-        raise ConfigError(f"--precision is {precision!r}; expected float32 or int8")
+    check_precision_name(precision)
     if precision != "float32" and MODELS.get(model).make.stores_arrays:
         raise ConfigError(f"--precision {precision} is for networks, and {run} has no matrices; leave it out")
+
+
+def check_precision_name(precision: str) -> None:
+    """Refuse a precision that does not exist."""
+    if precision not in ("float32", "int8"):
+        raise ConfigError(f"--precision is {precision!r}; expected float32 or int8")
 
 
 @without_gradients

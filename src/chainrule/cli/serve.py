@@ -26,7 +26,7 @@ Cors = Annotated[list[str] | None, typer.Option(help="Origin of web pages that m
 Threads = Annotated[
     int, typer.Option(min=1, max=1 << 10, help="CPU cores that divide the texts of a step (one more handles requests).")
 ]
-Drain = Annotated[float, typer.Option(help="Seconds to finish requests after SIGTERM.")]
+Drain = Annotated[float, typer.Option(min=0, help="Seconds to finish requests after SIGTERM.")]
 
 
 def serve(
@@ -37,17 +37,19 @@ def serve(
     memory: Memory = None,
     load: Annotated[bool, typer.Option("--load", help="Load all runs at once instead of when first used.")] = False,
     languages: Languages = None,
-    max_body: Annotated[int, typer.Option(help="Maximum bytes of a request.")] = 10_000_000,
-    max_body_seconds: Annotated[float, typer.Option(help="Maximum time to send a request, in seconds.")] = 30.0,
-    max_prompt_tokens: Annotated[int, typer.Option(help="Maximum number of tokens of a prompt.")] = 32_768,
-    max_tokens: Annotated[int, typer.Option(help="Maximum of max_tokens of a request.")] = 4096,
-    max_n: Annotated[int, typer.Option(help="Maximum of n, best_of and alternatives.")] = 16,
-    max_beams: Annotated[int, typer.Option(help="Maximum of num_beams.")] = 16,
-    max_logprobs: Annotated[int, typer.Option(help="Maximum of logprobs.")] = 20,
-    max_seconds: Annotated[float, typer.Option(help="Maximum time of a request in seconds.")] = 300.0,
+    max_body: Annotated[int, typer.Option(min=1, help="Maximum bytes of a request.")] = 10_000_000,
+    max_body_seconds: Annotated[
+        float, typer.Option(min=0.01, help="Maximum time to send a request, in seconds.")
+    ] = 30.0,
+    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens of a prompt.")] = 32_768,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum of max_tokens of a request.")] = 4096,
+    max_n: Annotated[int, typer.Option(min=1, help="Maximum of n, best_of and alternatives.")] = 16,
+    max_beams: Annotated[int, typer.Option(min=1, help="Maximum of num_beams.")] = 16,
+    max_logprobs: Annotated[int, typer.Option(min=0, help="Maximum of logprobs.")] = 20,
+    max_seconds: Annotated[float, typer.Option(min=0.01, help="Maximum time of a request in seconds.")] = 300.0,
     rows: Annotated[int, typer.Option(min=1, help="Texts generated at the same time.")] = 32,
     queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get status 429.")] = 64,
-    queue_tokens: Annotated[int, typer.Option(help="Tokens of requests that may wait.")] = 1_000_000,
+    queue_tokens: Annotated[int, typer.Option(min=1, help="Tokens of requests that may wait.")] = 1_000_000,
     cors: Cors = None,
     drain: Drain = 30.0,
     precision: Precision = None,
@@ -83,7 +85,7 @@ def serve(
         runs,
         limits=limits,
         api_keys=read_keys(api_key_file),
-        memory=None if memory is None else int(memory * 1e9),
+        memory=None if memory is None else _bytes(memory),
         languages=dict(map(_pair, languages or [])),
         cors=cors or (),
         log=not quiet,
@@ -134,6 +136,15 @@ def open_browser(address: str) -> None:
             print_note(f"no browser was found; open {address}")
 
     threading.Thread(target=open_address, daemon=True).start()
+
+
+def _bytes(gigabytes: float) -> int:
+    """A bound of the memory in bytes."""
+    from chainrule.errors import ConfigError
+
+    if not 0 < gigabytes < 1e9:
+        raise ConfigError(f"--memory is {gigabytes:g}; expected a number of gigabytes above 0")
+    return int(gigabytes * 1e9)
 
 
 def _pair(text: str) -> tuple[str, tuple[str, str]]:

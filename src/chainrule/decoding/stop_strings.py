@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from chainrule.errors import ConfigError
 
@@ -26,21 +26,25 @@ class StopStrings:
         """The text up to the first stop string from `start` on."""
         return text[: self.find(text, start)]
 
-    def cut_pieces(self, pieces: Iterator[str]) -> Iterator[str]:
-        """The pieces of a text up to the first stop string; what may be the beginning of one is held back."""
+    def cut_pieces(self, pieces: Iterator[str]) -> Generator[str, None, bool]:
+        """The pieces of a text up to the first stop string; what may be the beginning of one is held back.
+
+        It returns whether there was a stop string.
+        """
         held = ""
         for piece in pieces:
             held += piece
             if (end := self.find(held)) is not None:
                 if held[:end]:
                     yield held[:end]
-                return
+                return True
             safe = len(held) - self.partial_match(held)
             if held[:safe]:
                 yield held[:safe]
             held = held[safe:]
         if held:
             yield held
+        return False
 
     def partial_match(self, text: str) -> int:
         """How many characters at the end of the text are the beginning of a stop string."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from chainrule.base.devices import physical_cores, threads
 from chainrule.base.lazy import torch
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+End = Literal["eos", "stop", "length"]
+"""Why a text ends: with its `eos`, before a stop string, or at the maximum length."""
+
+
 @dataclass(frozen=True)
 class Generated:
     """A generated text, with its log-probability in nats where the search knows it."""
@@ -41,6 +45,15 @@ class Generated:
     tokens: int
     log_prob: float | None = None
     drafted: DraftStatistics | None = None  # statistics of the passes, where one may give several tokens
+    end: End = "length"
+
+
+@dataclass
+class Progress:
+    """How far a text is that comes in pieces."""
+
+    tokens: int = 0
+    end: End = "length"
 
 
 def generate_texts(subject: TextModel, prompt: str, options: GenerationOptions) -> list[Generated]:
@@ -53,14 +66,18 @@ def generate_texts(subject: TextModel, prompt: str, options: GenerationOptions) 
 
 
 def stream_text(
-    subject: TextModel, prompt: str, options: GenerationOptions, drafted: DraftStatistics | None = None
+    subject: TextModel,
+    prompt: str,
+    options: GenerationOptions,
+    drafted: DraftStatistics | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[str]:
     """The prompt, then its continuation in pieces; joined, they are what `generate_texts` gives.
 
-    `drafted` is kept up to date with the statistics of the passes.
+    `drafted` is kept up to date with the statistics of the passes, and `progress` with the tokens.
     """
     options.check()
-    return _open(subject, prompt, options).pieces(drafted)
+    return _open(subject, prompt, options).pieces(drafted, progress or Progress())
 
 
 def _open(subject: TextModel, prompt: str, options: GenerationOptions) -> _Generation:
@@ -114,11 +131,14 @@ class _Generation(ABC):
         else:
             found = [(row, None) for row in self._rows(drafted)]
         before = self.start
-        written = len(self.tokenizer.decode(before))
-        return [
-            Generated(self.stops.cut(self.tokenizer.decode([*before, *new]), written), len(new), log_prob, drafted)
-            for new, log_prob in found
-        ]
+        written, texts = len(self.tokenizer.decode(before)), list[Generated]()
+        for new, log_prob in found:
+            whole = self.tokenizer.decode([*before, *new])
+            text = self.stops.cut(whole, written)
+            ended: End = "eos" if self.eos is not None and new[-1:] == [self.eos] else "length"
+            end: End = "stop" if len(text) < len(whole) else ended
+            texts.append(Generated(text, len(new), log_prob, drafted, end))
+        return texts
 
     def _rows(self, drafted: DraftStatistics | None) -> list[list[int]]:
         """The new tokens of each text, up to and including its first eos."""
@@ -135,7 +155,7 @@ class _Generation(ABC):
 
     # Pieces
 
-    def pieces(self, drafted: DraftStatistics | None) -> Iterator[str]:
+    def pieces(self, drafted: DraftStatistics | None, progress: Progress) -> Iterator[str]:
         whole = self.tokenizer.decode(self.start)
         if whole:
             yield whole
@@ -143,13 +163,19 @@ class _Generation(ABC):
             steps: Iterator[int] = (row[0] for row in self._steps(1, drafted))
         else:
             steps = self._drafted_tokens(self.draft, drafted)
-        pieces = self._new_text(steps)
-        yield from self.stops.cut_pieces(pieces) if self.stops else pieces
+        pieces = self._new_text(steps, progress)
+        if not self.stops:
+            yield from pieces
+        elif (yield from self.stops.cut_pieces(pieces)):
+            progress.end = "stop"
 
-    def _new_text(self, steps: Iterator[int]) -> Iterator[str]:
+    def _new_text(self, steps: Iterator[int], progress: Progress) -> Iterator[str]:
         """The text of tokens that come one by one after the prompt, in pieces of whole characters."""
         pieces = TextPieces(self.tokenizer, self._last_line())
         for token in steps:
+            progress.tokens += 1
+            if token == self.eos:
+                progress.end = "eos"
             if piece := pieces.feed(token):
                 yield piece
 

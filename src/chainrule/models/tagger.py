@@ -8,7 +8,6 @@ before it (`layers/crf.py`).
 
 from __future__ import annotations
 
-import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
@@ -73,8 +72,11 @@ class Tagger(LabelModel):
 
 def word_means(states_BSD: Tensor, parts_BS: Tensor, words: int) -> Tensor:
     """The mean of the states of the tokens of each word, BTD; zeros for words that a row does not have."""
-    numbers_T1 = torch.arange(words, device=parts_BS.device)[:, None]
-    member_BTS = (parts_BS[:, None] == numbers_T1).to(states_BSD.dtype)
+    inside_BS = (parts_BS >= 0) & (parts_BS < words)
+    word_BS = parts_BS.masked_fill(~inside_BS, 0).long()
     # The states of padding may be anything, even NaN.
-    kept_BSD = states_BSD.masked_fill((parts_BS < 0)[:, :, None], 0.0)
-    return member_BTS @ kept_BSD / member_BTS.sum(2, keepdim=True).clamp_min(1)
+    kept_BSD = states_BSD.masked_fill(~inside_BS[:, :, None], 0.0)
+    zeros_BTD = states_BSD.new_zeros(len(parts_BS), words, states_BSD.shape[2])
+    sums_BTD = zeros_BTD.scatter_add(1, word_BS[:, :, None].expand_as(kept_BSD), kept_BSD)
+    tokens_BT = zeros_BTD[:, :, 0].scatter_add(1, word_BS, inside_BS.to(states_BSD.dtype))
+    return sums_BTD / tokens_BT.clamp_min(1)[:, :, None]

@@ -55,6 +55,7 @@ class Run:
         self.folder = RunFolder.open(path)
         self.config: RunConfig = self.folder.read_config()
         self._device = device
+        self.shown_name = str(self.folder.given)  # in messages
         self.corpus: Corpus | None = None  # what it was trained on, if that was in this process
         self.validation_note = ""  # which part of the held-out data `validation` scored; empty: all
         self.adjusted: dict[str, Any] = {}  # options that `adjust` has set
@@ -64,8 +65,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Folder and model, for messages."""
-        return f"{self.folder.given} ({self.config.model.name})"
+        """Folder, or what a server calls it, and model: for messages."""
+        return f"{self.shown_name} ({self.config.model.name})"
 
     @property
     def task(self) -> Task:

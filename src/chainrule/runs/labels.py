@@ -252,7 +252,7 @@ class ClassifierRun(LabelRun):
             if isinstance(text, str) == paired:
                 got, expected = ("one text", "two") if paired else ("two texts", "one")
                 raise DataError(
-                    f"got {got} to classify (number {number} of those read together), but {self.folder.given} was "
+                    f"got {got} to classify (number {number} of those read together), but {self.shown_name} was "
                     f"trained on {'pairs' if paired else 'single texts'}; give {expected}"
                 )
         firsts = [text if isinstance(text, str) else text[0] for text in texts]

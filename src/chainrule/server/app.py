@@ -5,7 +5,8 @@ app = chainrule.serve(["runs/ngram", "runs/lstm"])   # for uvicorn, or to mount 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,14 @@ def serve(
     middleware = [Middleware(Gate, server=server, routes=routes, log=log)]
     if origins := list(cors):
         middleware.insert(
-            0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+            0,
+            Middleware(
+                CORSMiddleware,
+                allow_origins=origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["x-request-id", "retry-after"],
+            ),
         )
     handlers: Any = {
         ApiError: _answer_error,
@@ -97,7 +105,13 @@ def serve(
         HTTPException: _answer_http_error,
         500: _answer_error,
     }
-    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with server.running():
+            yield
+
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=lifespan)
     app.state.server = server
     return app
 
@@ -108,6 +122,10 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http_error(request: Request, error: HTTPException) -> Response:
-    what = {404: f"there is no route {request.url.path}", 405: f"{request.method} is not allowed here"}
+    allowed = (error.headers or {}).get("Allow", "another method")
+    what = {
+        404: f"there is no route {request.url.path}",
+        405: f"{request.method} does not apply to {request.url.path}; use {allowed}",
+    }
     failure = ApiError(error.status_code, what.get(error.status_code, error.detail), code="unknown_route")
     return JsonResponse(failure.body, failure.status, dict(error.headers or {}))

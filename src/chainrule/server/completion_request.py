@@ -12,7 +12,7 @@ from chainrule.decoding.speculative import DRAFT_TOKENS
 from chainrule.inference.generation_options import GenerationOptions
 from chainrule.server.errors import invalid
 from chainrule.server.limits import Limits
-from chainrule.server.requests import Fields
+from chainrule.server.requests import Fields, Record
 from chainrule.text.tokenizers import Tokenizer
 
 MAX_TOKENS = 16
@@ -25,7 +25,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
-class StreamOptions(Fields):
+class StreamOptions(Record):
     """Options of a streamed answer."""
 
     include_usage: bool = False
@@ -139,6 +139,11 @@ class CompletionRequest(Fields):
         for name, given in unsupported.items():
             if given:
                 raise invalid(f"{name} does not apply with {what}; leave one of them out", name.partition(" ")[0])
+        if self.stream and self.n > 1:
+            raise invalid(f"n is {self.n}, but with {what} one text is streamed; leave out stream or n", "n")
+        if self.n > self.num_beams and (self.num_beams > 1 or self.draft is not None):
+            hint = "raise num_beams" if self.num_beams > 1 else "leave draft out"
+            raise invalid(f"n is {self.n}, but this search finds at most {self.num_beams}; lower n, or {hint}", "n")
 
     def prompts(self, tokenizer: Tokenizer, limits: Limits) -> list[Prompt]:
         """The prompts as tokens."""

@@ -18,7 +18,7 @@ import numpy as np
 from chainrule.base.arrays import Array
 from chainrule.base.modes import evaluating
 from chainrule.decoding.continuous import Opening, Row
-from chainrule.inference.generate import generate_texts, stream_text
+from chainrule.inference.generate import End, Progress, generate_texts, stream_text
 from chainrule.inference.subject import TextModel
 from chainrule.server.choices import LEAST, Choice, TokenLog, seed_of, top_of
 from chainrule.server.completion_request import CompletionRequest, Prompt, residue_bits
@@ -246,13 +246,8 @@ class Completion:
                 continue
             for number, one in enumerate(generate_texts(self.run.subject, prompt.text, options)):
                 self.completion_tokens += one.tokens
-                text = (
-                    one.text[written:].removesuffix("\n")
-                    if one.tokens < self.request.max_tokens
-                    else one.text[written:]
-                )
-                finish = "stop" if one.tokens < self.request.max_tokens else "length"
-                self.finished.append(finish)
+                text = one.text[written:].removesuffix("\n") if one.end == "eos" else one.text[written:]
+                finish = self._finish(one.end)
                 shown = prompt.text + text if self.request.echo else text
                 extra = {} if one.log_prob is None else {"log_prob": one.log_prob}
                 parts.append(_choice_record(place * self.request.n + number, shown, None, finish) | extra)
@@ -260,17 +255,24 @@ class Completion:
         return self.answer(parts)
 
     def _stream_search(self, work: Work, place: int, prompt: Prompt, options: Any) -> Iterator[Moves]:
-        pieces = stream_text(self.run.subject, prompt.text, options)
-        if prompt.ids:
+        progress = Progress()
+        pieces = stream_text(self.run.subject, prompt.text, options, progress=progress)
+        if self.run.tokenizer.decode(prompt.ids):
             next(pieces, None)  # the prompt
         if self.request.echo:
             work.emit(self.chunk([_choice_record(place, prompt.text, None, None)]))
         for piece in pieces:
-            self.completion_tokens += 1
-            work.emit(self.chunk([_choice_record(place, piece, None, None)]))
+            text = piece.removesuffix("\n") if progress.end == "eos" else piece
+            work.emit(self.chunk([_choice_record(place, text, None, None)]))
             yield []
-        finish = "length" if self.completion_tokens >= self.request.max_tokens else "stop"
-        work.emit(self.chunk([_choice_record(place, "", None, finish)]))
+        self.completion_tokens += progress.tokens
+        work.emit(self.chunk([_choice_record(place, "", None, self._finish(progress.end))]))
+
+    def _finish(self, end: End) -> str:
+        """Count a finished text -> the reason as clients know it."""
+        finish = "length" if end == "length" else "stop"
+        self.finished.append(finish)
+        return finish
 
     # Answers
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from chainrule.base.devices import threads
 from chainrule.decoding.continuous import ContinuousBatch, Opening, Row
-from chainrule.server.errors import ApiError, as_api_error, overloaded
+from chainrule.server.errors import ApiError, as_api_error, overloaded, shutting_down
 from chainrule.server.limits import Limits
 from chainrule.server.metrics import Metrics
 
@@ -192,15 +192,16 @@ class Engine:
         metrics.waiting.set_function(lambda: len(self._waiting))
         metrics.rows.set_function(self._texts)
 
-    @property
-    def busy(self) -> bool:
-        """Whether anything is computed or waits."""
+    def start(self) -> None:
+        """Accept work, also after `stop`."""
         with self._changed:
-            return bool(self._waiting or self._running)
+            self._stopping = False
 
     def submit(self, work: Work) -> None:
         """Queue a request, or refuse it because too much is waiting."""
         with self._changed:
+            if self._stopping:
+                raise shutting_down()
             self._drop_waiting()
             queued = self._queued()
             tokens = sum(other.tokens for other in queued)
@@ -229,10 +230,16 @@ class Engine:
         self._notify()
 
     def stop(self) -> None:
-        """End the thread; what is left gets an error."""
+        """End the thread; what is left gets an error, and so does what comes later."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
+
+    def join(self, seconds: float) -> None:
+        """Wait until the thread has ended."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(seconds)
 
     def _notify(self) -> None:
         with self._changed:
@@ -264,9 +271,14 @@ class Engine:
                 self._admit()
             with threads(self._threads):
                 self._turn()
-        ended = ApiError(503, "the server is shutting down", code="shutting_down", retry_after=5)
-        for work in (*self._running, *self._waiting):
-            work.fail(ended)
+        with self._changed:
+            left = [*self._running, *self._waiting]
+            self._running.clear()
+            self._waiting.clear()
+            self._thread = None
+        for work in left:
+            work.steps.close()
+            work.fail(shutting_down())
         self._outbox.flush()
 
     def _admit(self) -> None:

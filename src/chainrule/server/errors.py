@@ -62,13 +62,18 @@ def overloaded(message: str) -> ApiError:
     return ApiError(429, message, code="overloaded", retry_after=1)
 
 
+def shutting_down() -> ApiError:
+    """The error for a request that comes or is left while the server ends."""
+    return ApiError(503, "the server is shutting down; try again later", code="shutting_down", retry_after=5)
+
+
 def as_api_error(error: BaseException) -> ApiError:
     """Any error as an answer: a user's mistake is a 400, anything unforeseen a 500 without details."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, RunError | DiskError):
+    if isinstance(error, DiskError):
         return ApiError(503, str(error), code="run_unavailable", retry_after=5)
-    if isinstance(error, MissingVerbError):
+    if isinstance(error, MissingVerbError | RunError):  # a run of another kind; see Library for damaged ones
         return invalid(str(error), "model", "unsupported_model")
     if isinstance(error, ChainruleError):
         return invalid(str(error))

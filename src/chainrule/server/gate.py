@@ -57,12 +57,17 @@ class Gate:
                 self._server.keys.check(given)
             if route not in PUBLIC:
                 self._server.asked.set()
-            if route not in PUBLIC and route != "/metrics":
+            counted = route not in PUBLIC and route != "/metrics"
+            if counted:
                 self._server.check_accepting()
         except ApiError as error:
             await JsonResponse(error.body, error.status, error.headers)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        self._server.answering += counted
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._server.answering -= counted
 
     def _record(self, route: str, scope: Scope, status: int, seconds: float) -> None:
         self._server.metrics.requests.labels(route, str(status)).inc()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from chainrule.runs.base import Run
+from chainrule.runs.base import MissingVerbError, Run
 
 if TYPE_CHECKING:
     from chainrule.runs.labels import ClassifierRun, TaggerRun
@@ -67,6 +67,8 @@ def filler(verb: str, run: Run) -> MaskedRun | TranslatorRun:
 
 
 def _of_kind(kind: type[R], verb: str, run: Run) -> R:
-    if not isinstance(run, kind):
-        raise run.missing(verb)
-    return run
+    if isinstance(run, kind):
+        return run
+    if verb in run.available_verbs:
+        raise MissingVerbError(f"{run.name} has {verb} on the command line only; use chainrule {verb}")
+    raise run.missing(verb)

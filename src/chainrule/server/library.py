@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -15,17 +16,21 @@ from pathlib import Path
 
 from chainrule.base.devices import release_memory
 from chainrule.base.lazy import LazyKernels
+from chainrule.checkpoint.build import check_precision_name
 from chainrule.checkpoint.folder import RunFolder
 from chainrule.decoding.continuous import ContinuousBatch
-from chainrule.errors import ChainruleError, ConfigError
+from chainrule.errors import ChainruleError, ConfigError, DiskError, RunError
 from chainrule.registry import MODELS, RUNS
 from chainrule.runs.base import Run
 from chainrule.runs.load import load
-from chainrule.server.errors import ApiError, overloaded
+from chainrule.server.errors import ApiError, invalid, overloaded
 
 Stamp = tuple[tuple[int, int, int], ...]
 """Identifies the files of a run: inode, time and size of each."""
 
+
+AFTER_USE = 0.5
+"""Seconds after the last request of a replaced run until it is freed: its answer has been sent by then."""
 
 _imports = threading.Lock()
 
@@ -42,10 +47,12 @@ class LoadedRun:
 
     def __init__(self, name: str, run: Run, stamp: Stamp) -> None:
         self.name, self.run, self.stamp = name, run, stamp
+        run.shown_name = name  # messages go to clients, who know names and no folders of this computer
         self.lock = asyncio.Lock()  # held while its tokeniser is used
         self.users = 0  # requests that use it now
         self.used = time.monotonic()
-        self.fingerprint = "chainrule-" + run.fingerprint.hex()
+        rounded = run.precision == "int8" and run.folder.stored_precision() != "int8"  # by this server
+        self.fingerprint = f"chainrule-{run.fingerprint.hex()}{'-int8' if rounded else ''}"
         _ = run.model  # loaded now
         LazyKernels.load_all()
 
@@ -66,6 +73,7 @@ class Entry:
     pairs: bool  # whether it labels pairs of texts
     loaded: LoadedRun | None = None
     refused: Stamp | None = None  # of files that could not be loaded in its place
+    loading: bool = False  # whether it is being loaded now
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -76,8 +84,13 @@ class Entry:
     @property
     def size(self) -> int:
         """Bytes of its files without those of the training, as an estimate of its memory."""
-        files = (path for path in self.path.rglob("*") if "training" not in path.relative_to(self.path).parts)
-        return sum(path.stat().st_size for path in files if path.is_file())
+        total = 0
+        for folder, inside, files in os.walk(self.path):  # which passes over folders that are being replaced
+            inside[:] = [name for name in inside if name != "training"]
+            for name in files:
+                with suppress(FileNotFoundError):
+                    total += os.stat(f"{folder}/{name}").st_size
+        return total
 
     def stamp(self) -> Stamp:
         """The state of its files on disk."""
@@ -103,9 +116,11 @@ class Library:
         self.given = [Path(run) for run in runs]
         self.entries = find_runs(self.given)
         self._memory, self._device, self._precision = memory, device, precision
+        if precision is not None:
+            check_precision_name(precision)
         for entry in self.entries.values():
             if memory is not None and entry.size > memory:
-                raise ConfigError(f"{entry.path} has {entry.size} bytes, but --memory is {memory}; raise --memory")
+                raise ConfigError(f"{entry.path} has {_gigabytes(entry.size)}, more than --memory; raise --memory")
 
     @property
     def loaded(self) -> int:
@@ -140,47 +155,92 @@ class Library:
         finally:
             loaded.users -= 1
             loaded.used = time.monotonic()
+            if loaded is not entry.loaded and not loaded.users:
+                del loaded
+                asyncio.get_running_loop().call_later(AFTER_USE, self._free_soon)
+
+    def _free_soon(self) -> None:
+        """Free what a replaced run held, beside other requests."""
+        asyncio.get_running_loop().run_in_executor(None, free_unused)
 
     async def _reload(self, entry: Entry, old: LoadedRun, stamp: Stamp) -> LoadedRun:
         """Load a run whose files were replaced; requests in work keep the old one.
 
         The old one is also kept while the files are incomplete: a folder that is being replaced is no reason to refuse
-        requests. They are tried again when they change.
+        requests. They are tried again when they change, or with the next request if there was no room for them.
         """
         try:
             return await self._load(entry)
-        except ChainruleError as error:
-            entry.refused = stamp
-            print(f"{entry.name} was replaced, but cannot be loaded: {error}", file=sys.stderr, flush=True)
+        except ApiError as error:
+            if error.status != 429:
+                entry.refused = stamp
+                print(f"{entry.name} was replaced, but cannot be loaded: {error}", file=sys.stderr, flush=True)
             return old
 
     async def _load(self, entry: Entry) -> LoadedRun:
         """Load a run."""
-        self._make_room(entry)
+        unloaded = self._make_room(entry)
 
-        def load_entry() -> LoadedRun:
-            import_models([entry.model])
-            loaded = load(entry.path, device=self._device, precision=self._precision)
-            return LoadedRun(entry.name, loaded, entry.stamp())
+        def load_entry() -> None:  # returns nothing: a future would keep the run after it is unloaded
+            if unloaded:
+                free_unused()
+            entry.loaded = self._read(entry)
+            release_memory()  # what reading took
 
-        entry.loaded = await asyncio.to_thread(load_entry)
+        entry.loading = True
+        try:
+            await asyncio.to_thread(load_entry)
+        except (RunError, DiskError, OSError) as error:  # OSError: files are replaced while they are read
+            raise ApiError(503, str(error), code="run_unavailable", retry_after=5) from None
+        except ChainruleError as error:
+            raise invalid(str(error), "model") from None
+        finally:
+            entry.loading = False
+        assert entry.loaded is not None
         return entry.loaded
 
-    def _make_room(self, wanted: Entry) -> None:
-        """Unload idle runs, the longest unused first, until another fits into the memory."""
+    def _read(self, entry: Entry) -> LoadedRun:
+        """The run in memory; runs without matrices, such as n-grams, are as they are stored at any precision."""
+        stamp = entry.stamp()
+        entry.created, entry.model, entry.pairs = _facts(entry.path)
+        import_models([entry.model])
+        plain = MODELS.get(entry.model).make.stores_arrays
+        run = load(entry.path, device=self._device, precision=None if plain else self._precision)
+        return LoadedRun(entry.name, run, stamp)
+
+    def _make_room(self, wanted: Entry) -> bool:
+        """Unload idle runs, the longest unused first, until another fits into the memory -> whether any was.
+
+        A run that is being loaded by another request takes its room already.
+        """
         if self._memory is None:
-            return
-        others = [entry for entry in self.entries.values() if entry.loaded is not None and entry is not wanted]
-        total = wanted.size + sum(entry.size for entry in others)
-        idle = [entry for entry in others if entry.loaded is not None and not entry.loaded.users]
-        for entry in sorted(idle, key=lambda one: one.loaded.used if one.loaded else 0.0):
+            return False
+        size = wanted.size
+        if size > self._memory:
+            message = f"{wanted.name} has {_gigabytes(size)}, more than this server may keep in memory; use another run"
+            raise invalid(message, "model", "above_limit")
+        others = [entry for entry in self.entries.values() if (entry.loaded or entry.loading) and entry is not wanted]
+        total, before = size + sum(entry.size for entry in others), self.loaded
+        settled = [(entry.loaded, entry) for entry in others if entry.loaded is not None and not entry.loading]
+        idle = [(loaded.used, entry) for loaded, entry in settled if not loaded.users]
+        for _, entry in sorted(idle, key=lambda one: one[0]):
             if total <= self._memory:
                 break
             total -= entry.size
             entry.loaded = None
-        release_memory()
         if total > self._memory:
             raise overloaded("all runs in memory are in use, and there is no room for another; try again later")
+        return self.loaded < before
+
+
+def free_unused() -> None:
+    """Free the runs that were unloaded, whose parts refer to one another, and return their memory to the system."""
+    gc.collect()
+    release_memory()
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3g} gigabytes"
 
 
 def find_runs(paths: Iterable[str | Path]) -> dict[str, Entry]:

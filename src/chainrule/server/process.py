@@ -60,20 +60,24 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _Process(uvicorn.Server):
-    """Drains at the first signal and ends at the second."""
+    """Drains at the first signal, gives what is left an error at the second, and ends at once at the third."""
 
     def __init__(self, config: uvicorn.Config, server: Server, drain: float, load: bool, page: bool) -> None:
         super().__init__(config)
         self._server, self._drain, self._load, self._page = server, drain, load, page
-        self._signalled: float | None = None
+        self._signalled: float | None = None  # when the first signal came
+        self._signals = 0
         self._preparing: asyncio.Task[None] | None = None
         server.loading = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._signalled is not None:
-            self.force_exit = self.should_exit = True
+        self._signals += 1
         self._signalled = self._signalled or time.monotonic()
         self._server.draining = True
+        if self._signals == 2:
+            self._drain = 0.0
+        elif self._signals > 2:
+            self.force_exit = self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
         if self._preparing is None:
@@ -84,7 +88,7 @@ class _Process(uvicorn.Server):
         if self._signalled is None or ended:
             return ended
         late = time.monotonic() - self._signalled > self._drain
-        if late or not self._server.engine.busy:
+        if late or not self._server.answering:
             self._server.engine.stop()
             return True
         return False

@@ -7,17 +7,17 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chainrule.errors import ChainruleError
+from chainrule.errors import ChainruleError, ConfigError
 from chainrule.server.auth import ApiKeys
 from chainrule.server.completion_request import CompletionRequest
 from chainrule.server.completions import Completion
 from chainrule.server.engine import Engine, Steps, Work
-from chainrule.server.errors import ApiError
+from chainrule.server.errors import shutting_down
 from chainrule.server.library import Entry, Library, LoadedRun, import_models
 from chainrule.server.limits import Limits
 from chainrule.server.metrics import Metrics
@@ -28,8 +28,22 @@ from chainrule.server.translation import Languages
 SHORT = 4096
 """Characters or ids of a prompt that are read at once; longer ones are tokenised beside other requests."""
 
+END_SECONDS = 5.0
+"""Seconds that the engine has to end its step."""
+
 PAGE_SECONDS = 5.0
 """Seconds that a browser has to show the page."""
+
+T = TypeVar("T")
+
+
+async def tokenise(loaded: LoadedRun, size: int, call: Callable[[], T]) -> T:
+    """The result of a call that uses the tokeniser of a run, which one request does at a time.
+
+    `size` is the characters or ids that are read; many are read on another thread.
+    """
+    async with loaded.lock:
+        return call() if size <= SHORT else await asyncio.to_thread(call)
 
 
 class Answerable(Protocol):
@@ -60,9 +74,28 @@ class Server:
         self.engine = Engine(self.limits, self.metrics, threads)
         self.languages = Languages(dict(languages or {}))
         self.loading = self.draining = self.log_prompts = False
+        self.answering = 0  # requests that were accepted and have no whole answer yet
         self.asked = asyncio.Event()  # whether anything was asked for but the files of the page
-        for name in languages or ():
-            self.library.entry(name)
+        self._check_languages(languages or {})
+        self.metrics.loaded.set_function(lambda: self.library.loaded)
+
+    def _check_languages(self, names: Iterable[str]) -> None:
+        """Refuse languages of what is no translator of this server."""
+        known = [entry.name for entry in self.translators]
+        for name in names:
+            if name not in known:
+                there = f"its translators are {', '.join(known)}" if known else "it has none, so leave --languages out"
+                raise ConfigError(f"--languages has {name!r}, which is no translator of this server; {there}")
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Accept requests inside the block; at its end, what is left gets an error and the engine's thread ends."""
+        self.engine.start()
+        try:
+            yield
+        finally:
+            self.engine.stop()
+            await asyncio.to_thread(self.engine.join, END_SECONDS)
 
     @property
     def translators(self) -> list[Entry]:
@@ -126,11 +159,7 @@ class Server:
         draft = None
         if wanted.draft not in (None, "lookup"):
             draft = await stack.enter_async_context(self.library.use(wanted.draft))
-        async with loaded.lock:  # a tokeniser is used by one request at a time
-            if wanted.size <= SHORT:
-                completion = Completion(loaded, wanted, self.limits, draft)
-            else:
-                completion = await asyncio.to_thread(Completion, loaded, wanted, self.limits, draft)
+        completion = await tokenise(loaded, wanted.size, lambda: Completion(loaded, wanted, self.limits, draft))
         work = completion.work()
         self.engine.submit(work)
         return completion, work
@@ -147,9 +176,8 @@ class Server:
             yield [completion.chunk([]) | {"usage": completion.usage}]
 
     def note(self, request: Request, loaded: LoadedRun) -> None:
-        """Record the run of a request for the log, and how many runs are loaded."""
+        """Record the run of a request for the log."""
         request.state.model = loaded.name
-        self.metrics.loaded.set(self.library.loaded)
 
     def count(self, completion: Completion, work: Work) -> None:
         """Record the tokens of a finished completion."""
@@ -166,4 +194,4 @@ class Server:
     def check_accepting(self) -> None:
         """Refuse requests while the server shuts down."""
         if self.draining:
-            raise ApiError(503, "the server is shutting down", code="shutting_down", retry_after=5)
+            raise shutting_down()

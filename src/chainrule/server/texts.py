@@ -9,10 +9,10 @@ import base64
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, Strict
 
 from chainrule.evaluation.perplexity import bits_per_byte
 from chainrule.inference.score import LineScore, score_text
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 SLICE, SCORED_SLICE = 32, 1024
 """Lines computed before other requests have their turn; of scoring, which is faster."""
+
+Pair = Annotated[tuple[str, str], Strict(False)]
+"""Two texts, which are a list in JSON."""
 
 T = TypeVar("T")
 Answer = Generator[Moves, None, Any]
@@ -148,7 +151,7 @@ def _scored(one: LineScore) -> dict[str, Any]:
 class ClassifyRequest(Lines):
     """Labels of texts, or of pairs of texts."""
 
-    input: str | list[str] | list[tuple[str, str]]  # type: ignore[assignment]
+    input: str | list[str] | list[Pair]  # type: ignore[assignment]
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         run = classifier("classify", loaded.run)
@@ -204,7 +207,7 @@ class NeighboursRequest(Fields):
     """The words nearest to a word, or to an analogy a - b + c."""
 
     word: str | None = None
-    analogy: tuple[str, str, str] | None = Field(None, strict=False)
+    analogy: list[str] | None = Field(None, min_length=3, max_length=3)
     top: int = Field(10, ge=1, le=1000)
 
     def check(self, limits: Limits) -> None:
@@ -217,7 +220,8 @@ class NeighboursRequest(Fields):
         yield []
         run = loaded.run
         if self.analogy is not None:
-            found, query = run.analogy(*self.analogy, top=self.top), {"analogy": list(self.analogy)}
+            first, second, third = self.analogy
+            found, query = run.analogy(first, second, third, top=self.top), {"analogy": self.analogy}
         else:
             found, query = run.neighbours(self.word or "", self.top), {"word": self.word}  # type: ignore[dict-item]
         return {**query, "neighbours": [one._asdict() for one in found], "model": loaded.name}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cached_property
+from itertools import chain, islice
 from typing import Any, Literal
 
 from pydantic import Field
@@ -29,18 +31,27 @@ class TranslateRequest(Fields):
     scores: bool = False
     attention: bool = False
 
-    @property
+    @cached_property
+    def texts(self) -> list[list[str]]:
+        """The lines of each text."""
+        return [text.replace("\r\n", "\n").split("\n") for text in ([self.q] if isinstance(self.q, str) else self.q)]
+
+    @cached_property
     def lines(self) -> list[str]:
-        """The texts as a list."""
-        return [self.q] if isinstance(self.q, str) else self.q
+        """The lines of all texts."""
+        return list(chain.from_iterable(self.texts))
 
     def check(self, limits: Limits) -> None:
         """Refuse what is above the limits."""
         limits.check_prompts("q", [0] * len(self.lines))
         limits.check("alternatives", self.alternatives, limits.n)
         limits.check("num_beams", self.num_beams or 1, limits.beams)
-        if any("\n" in line for line in self.lines):
-            raise invalid("q has a text with a newline; give a list with one line each", "q")
+        if len(self.lines) > len(self.texts) and (self.alternatives or self.scores or self.attention):
+            raise invalid(
+                "q has a text of several lines, and alternatives, scores and attention are those of one line; "
+                "give a list with one line each",
+                "q",
+            )
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         """Translate on the engine."""
@@ -69,7 +80,9 @@ class TranslateRequest(Fields):
         def shown(values: list[Any]) -> Any:
             return values[0] if single else values
 
-        record: dict[str, Any] = {"translatedText": shown([best[0].text for best in found])}
+        lines = iter(best[0].text for best in found)
+        whole = ["\n".join(islice(lines, len(text))) for text in self.texts]
+        record: dict[str, Any] = {"translatedText": shown(whole)}
         if self.alternatives:
             record["alternatives"] = shown([[one.text for one in best[1:]] for best in found])
         if self.scores:
@@ -102,7 +115,8 @@ class Languages:
         known = ", ".join(f"{name} ({source} to {target})" for name, (source, target) in self._pairs.items())
         raise invalid(
             f"no single run translates from {request.source!r} to {request.target!r}; "
-            + (f"this server has {known}" if known else "give model, or start the server with --languages"),
+            + (f"this server has {known}; give" if known else "start the server with --languages, or give")
+            + " the name of a run as model",
             "target",
             "unknown_language",
         )

@@ -36,8 +36,12 @@ def completion_routes(server: Server) -> list[Route]:
 
     async def compare(request: Request) -> Response:
         wanted = await read_fields(request, CompareRequest, server.limits)
-        if wanted.stream or wanted.model is not None:
-            raise invalid("compare takes models instead of model, and no stream; leave it out", "models")
+        if server.log_prompts:
+            request.state.prompt = wanted.prompt
+        if wanted.stream:
+            raise invalid("/compare has no streams; leave stream out", "stream")
+        if wanted.model is not None:
+            raise invalid("/compare takes models, a list, instead of model; leave model out", "model")
         return JsonResponse({"object": "list", "data": await _compare(server, request, wanted)})
 
     async def chat(request: Request) -> Response:

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chainrule.server.requests import JsonResponse, read_fields
-from chainrule.server.server import Server
+from chainrule.server.server import Server, tokenise
 from chainrule.server.texts import DetokenizeRequest, TokenizeRequest, tokenizer_info
 
 
@@ -17,12 +17,14 @@ def token_routes(server: Server) -> list[Route]:
     async def tokenize(request: Request) -> Response:
         wanted = await read_fields(request, TokenizeRequest, server.limits)
         async with server.library.use(wanted.model) as loaded:
-            return JsonResponse(wanted.tokens(loaded.run.tokenizer))
+            found = await tokenise(loaded, len(wanted.prompt), lambda: wanted.tokens(loaded.run.tokenizer))
+            return JsonResponse(found)
 
     async def detokenize(request: Request) -> Response:
         wanted = await read_fields(request, DetokenizeRequest, server.limits)
         async with server.library.use(wanted.model) as loaded:
-            return JsonResponse(wanted.text(loaded.run.tokenizer))
+            found = await tokenise(loaded, len(wanted.tokens), lambda: wanted.text(loaded.run.tokenizer))
+            return JsonResponse(found)
 
     async def info(request: Request) -> Response:
         async with server.library.use(request.query_params.get("model")) as loaded:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chainrule.server.requests import JsonResponse, read_fields
+from chainrule.server.requests import JsonResponse, read_fields, read_form_fields
 from chainrule.server.server import Server
 from chainrule.server.texts import (
     ClassifyRequest,
@@ -39,7 +39,7 @@ def verb_routes(server: Server) -> list[Route]:
     """Scores, vectors, labels, tags, gaps, neighbours and translations."""
 
     async def translate(request: Request) -> Response:
-        wanted = await read_fields(request, TranslateRequest, server.limits)
+        wanted = await read_form_fields(request, TranslateRequest, server.limits)
         if "authorization" not in request.headers and server.keys:
             server.keys.check(f"Bearer {wanted.api_key or ''}")
         name = server.languages.run_for(wanted, server.translators)
