@@ -126,7 +126,7 @@ def _field_error(kind: type[Fields], values: dict[str, Any], error: ValidationEr
 
 
 def _wrong_value(name: str, value: Any, expected: str) -> ApiError:
-    shown = to_json(value).decode()
+    shown = json.dumps(value, ensure_ascii=False)
     shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "…"
     return invalid(f"{name} is {shown}; expected {expected}", name.partition(".")[0], "invalid_type")
 
