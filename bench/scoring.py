@@ -8,6 +8,7 @@ also measured with disjoint windows, which are half the work and give most token
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ def peer_nats(peer: Any, tokens_N: np.ndarray[Any, Any], stride: int) -> float:
 
 def main() -> None:
     options = begin(arguments(__doc__))
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)  # what both take as the number of cores
     count = 16384 * (1 if options.quick else 4)  # whole tracks
     tokens_N = np.random.default_rng(0).integers(1, VOCABULARY, count).astype(np.uint8)
     model = project_model(POSITIONS)
