@@ -51,19 +51,19 @@ class CompiledOutput:
 
     def second_best(self, features_ND: Array) -> tuple[Array, Array]:
         """The second most probable word of each, N, and how much less probable it is than the first, in nats, N."""
-        word_N, gap_N = np.empty(len(features_ND), np.int64), np.empty(len(features_ND), np.float32)
-        for part, (logits, _, spare) in self._parts(features_ND):
-            rows, found = features_ND[part].reshape(-1), (word_N[part], gap_N[part])
-            _choose_second(self.weights, self.number, rows, self.vocabulary, found, logits, spare)
-        return word_N, gap_N
+        return self._choose(_choose_second, features_ND)
 
     def best_with_log_probs(self, features_ND: Array) -> tuple[Array, Array]:
         """The most probable word of each, N, and its log p, N."""
-        word_N, log_prob_N = np.empty(len(features_ND), np.int64), np.empty(len(features_ND), np.float32)
+        return self._choose(_choose_best, features_ND)
+
+    def _choose(self, kernel: Any, features_ND: Array) -> tuple[Array, Array]:
+        """A word and a number for each, from the scores of all words -> N, N."""
+        word_N, value_N = np.empty(len(features_ND), np.int64), np.empty(len(features_ND), np.float32)
         for part, (logits, _, spare) in self._parts(features_ND):
-            rows, found = features_ND[part].reshape(-1), (word_N[part], log_prob_N[part])
-            _choose(self.weights, self.number, rows, self.vocabulary, found, logits, spare)
-        return word_N, log_prob_N
+            rows, found = features_ND[part].reshape(-1), (word_N[part], value_N[part])
+            kernel(self.weights, self.number, rows, self.vocabulary, found, logits, spare)
+        return word_N, value_N
 
     def _parts(self, features_ND: Array) -> Any:
         """Slices of the features, and the arrays of a call for each."""
@@ -86,7 +86,7 @@ def _write_log_probs(weights, number, features, results, logits, spare):  # type
 
 
 @compiled
-def _choose(weights, number, features, vocabulary, found, logits, spare):  # type: ignore[no-untyped-def]
+def _choose_best(weights, number, features, vocabulary, found, logits, spare):  # type: ignore[no-untyped-def]
     words, log_probs = found
     rows, count, width = len(words), weights[LINEARS][number, INPUTS], weights[LINEARS][number, OUTPUTS]
     apply_linear(weights, number, features, 0, count, logits, 0, width, rows, spare)
