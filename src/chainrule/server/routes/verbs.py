@@ -43,7 +43,8 @@ def verb_routes(server: Server) -> list[Route]:
         if "authorization" not in request.headers and server.keys:
             server.keys.check(f"Bearer {wanted.api_key or ''}")
         name = server.languages.run_for(wanted, server.translators)
-        return JsonResponse(await server.compute(request, name, wanted))
+        answer = await server.compute(request, name, wanted)
+        return JsonResponse(answer | server.languages.assumed(wanted, name))
 
     async def languages(request: Request) -> Response:
         return JsonResponse(server.languages.listing())
