@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chainrule.errors import ChainruleError, ConfigError
+from chainrule.runs.base import Run
 from chainrule.server.auth import ApiKeys
 from chainrule.server.completion_request import CompletionRequest
 from chainrule.server.completions import Completion
@@ -50,6 +51,10 @@ class Answerable(Protocol):
     """A request whose answer is computed by one generator."""
 
     def check(self, limits: Limits) -> None: ...
+
+    def long_texts(self, limits: Limits) -> list[str]: ...
+
+    def check_tokens(self, run: Run, limits: Limits) -> None: ...
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Steps: ...
 
@@ -130,6 +135,8 @@ class Server:
         wanted.check(self.limits)
         async with self.library.use(name) as loaded:
             self.note(request, loaded)
+            if size := sum(map(len, wanted.long_texts(self.limits))):
+                await tokenise(loaded, size, lambda: wanted.check_tokens(loaded.run, self.limits))
             work = Work(lambda work: wanted.answer(loaded, self.limits))
             self.engine.submit(work)
             return await unless_disconnected(request, work.result(), lambda: self.engine.cancel(work))

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from chainrule.runs.base import Run
 from chainrule.server.errors import invalid
 from chainrule.server.kinds import translator
 from chainrule.server.library import Entry, LoadedRun
 from chainrule.server.limits import Limits
+from chainrule.server.lines import SLICE, Answer, in_slices, texts_above
 from chainrule.server.requests import Fields
-from chainrule.server.texts import SLICE, Answer, in_slices
 from chainrule.text.documents import Document, HtmlText, PlainText
 
 FORMATS: dict[str, Callable[[str], Document]] = {"text": PlainText, "html": HtmlText}
@@ -61,16 +62,17 @@ class TranslateRequest(Fields):
                 "q",
             )
 
+    def long_texts(self, limits: Limits) -> list[str]:
+        return texts_above(self.lines, limits.tokens)
+
+    def check_tokens(self, run: Run, limits: Limits) -> None:
+        tokenizer = translator("translate", run).source_tokenizer
+        counts = [len(tokenizer.encode_block(line)) for line in self.long_texts(limits)]
+        limits.check_lines("q", counts, limits.tokens)
+
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         """Translate on the engine."""
         run = translator("translate", loaded.run)
-        longest = max((len(run.source_tokenizer.encode(line)) for line in self.lines), default=0)
-        if longest > limits.tokens:
-            raise invalid(
-                f"q has a line of {longest} tokens; this server allows at most {limits.tokens}: divide it",
-                "q",
-                "above_limit",
-            )
         count = self.alternatives + 1
         search: dict[str, Any] = {"num_return_sequences": count, "attention": self.attention}
         if self.num_beams is not None or count > 1:

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from chainrule.server.lines import Lines
 from chainrule.server.requests import JsonResponse, read_fields, read_form_fields
 from chainrule.server.server import Server
 from chainrule.server.texts import (
     ClassifyRequest,
     EmbeddingsRequest,
     FillRequest,
-    Lines,
     NeighboursRequest,
     ScoreRequest,
     TagRequest,
