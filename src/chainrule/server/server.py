@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -79,6 +80,7 @@ class Server:
         self.engine = Engine(self.limits, self.metrics, threads)
         self.languages = Languages(dict(languages or {}))
         self.loading = self.draining = self.log_prompts = False
+        self._guard, self._blocks = threading.Lock(), 0  # number of `running` blocks
         self.answering = 0  # requests that were accepted and have no whole answer yet
         self.asked = asyncio.Event()  # whether anything was asked for but the files of the page
         self._check_languages(languages or {})
@@ -94,13 +96,22 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Accept requests inside the block; at its end, what is left gets an error and the engine's thread ends."""
-        self.engine.start()
+        """Accept requests inside the block; at its end, what is left gets an error and the engine's thread ends.
+
+        With several event loops, each has a block, and the last one's end counts.
+        """
+        with self._guard:
+            self._blocks += 1
+            self.engine.start()
         try:
             yield
         finally:
-            self.engine.stop()
-            await asyncio.to_thread(self.engine.join, END_SECONDS)
+            with self._guard:
+                self._blocks -= 1
+                if last := not self._blocks:
+                    self.engine.stop()
+            if last:
+                await asyncio.to_thread(self.engine.join, END_SECONDS)
 
     @property
     def translators(self) -> list[Entry]:
