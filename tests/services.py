@@ -16,10 +16,13 @@ class Service(NamedTuple):
     url: str
     process: subprocess.Popen[str]
     log: list[str]
+    clients: list[openai.OpenAI]  # closed at the end of the tests
 
     def client(self, **options: Any) -> openai.OpenAI:
         """The official client."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", **{"max_retries": 0, **options})
+        made = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", **{"max_retries": 0, **options})
+        self.clients.append(made)
+        return made
 
     def wait_until_ready(self) -> None:
         """Wait until the libraries of the models are imported, and the runs loaded if the server does so at once."""

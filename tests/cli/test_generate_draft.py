@@ -56,6 +56,33 @@ def test_drafts_do_not_change_the_text(place: Path, draft: str, options: dict[st
         assert found.drafted.acceptance > 0.9
 
 
+@pytest.mark.parametrize("draft", ["counts", "lookup", "network"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 1.0, "seed": 3},
+        {"temperature": 0.0, "seed": 3},
+        {"temperature": 0.7, "top_k": 4, "top_p": 0.9, "min_p": 0.05, "seed": 5},
+        {"temperature": 1.2, "seed": 7, "repetition_penalty": 1.4, "no_repeat_ngram_size": 4},
+        {"repetition_penalty": 1.1, "stop": "ba", "min_new_tokens": 3, "stop_at_eos": True},
+    ],
+    ids=str,
+)
+def test_drafts_do_not_change_the_text_of_a_model_without_torch(
+    place: Path, draft: str, options: dict[str, Any]
+) -> None:
+    """It draws with NumPy, and its drafts are accepted as its own text is chosen."""
+    run = cr.load(place / "counts")
+    given = draft if draft == "lookup" else place / draft
+    for prompt in ("", "abab\ncd"):
+        (plain,) = run.generate(prompt, max_new_tokens=80, **options)
+        (found,) = run.generate(prompt, max_new_tokens=80, **options, draft=given)
+        assert (found.text, found.tokens, found.end) == (plain.text, plain.tokens, plain.end)
+        streamed = "".join(run.stream(prompt, max_new_tokens=80, **options, draft=given))
+        assert streamed == "".join(run.stream(prompt, max_new_tokens=80, **options))
+
+
 def test_a_loaded_run_may_draft(place: Path) -> None:
     run, counts = cr.load(place / "network"), cr.load(place / "counts")
     assert run.generate("ab", max_new_tokens=20, draft=counts)[0].text == run.generate("ab", max_new_tokens=20)[0].text

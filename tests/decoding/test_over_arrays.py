@@ -8,7 +8,15 @@ import torch
 
 from chainrule.base.over_arrays import TensorArrays, over_arrays
 from chainrule.decoding import Greedy, Sample, beam_search, generate
-from chainrule.decoding.over_arrays import ArraySample, beam_search_arrays, greedy, keep, stream_arrays
+from chainrule.decoding.over_arrays import (
+    ArrayChoices,
+    ArrayChooser,
+    ArraySample,
+    beam_search_arrays,
+    greedy,
+    keep,
+    stream_arrays,
+)
 from chainrule.decoding.sample import apply_temperature, keep_min_p, keep_top_k, keep_top_p
 from chainrule.models.ngram import Ngram, NgramConfig
 from chainrule.types import Vocabulary
@@ -84,6 +92,20 @@ def test_draws_follow_the_distribution() -> None:
     assert not (drawn == 1).any()
     again = ArraySample(Sample(), np.random.default_rng(1))(rows)
     assert np.array_equal(drawn, again)
+
+
+@pytest.mark.parametrize("options", [None, Sample(), Sample(0.0), Sample(0.7, 5, 0.9, 0.02)])
+def test_over_tensors_the_same_choices_are_made(options: Sample | None) -> None:
+    random = np.random.default_rng(6)
+    rows = np.log(random.dirichlet(np.full(V, 0.3), (50, 2))).astype(np.float32)
+    rows[:, :, 4] = rows.max(2)  # ties: the first of the best is chosen
+
+    def chooser() -> ArrayChooser:
+        return greedy if options is None else ArraySample(options, np.random.default_rng(9))
+
+    expected, over_tensors = chooser(), ArrayChoices(chooser())
+    for row_BV in rows:
+        assert over_tensors(torch.from_numpy(row_BV)).tolist() == expected(row_BV).tolist()
 
 
 def test_rows_that_ended_repeat_eos(model: Ngram) -> None:

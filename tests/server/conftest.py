@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 import chainrule as cr
@@ -56,6 +57,7 @@ def start() -> Iterator[Callable[..., Service]]:
     """Start `chainrule serve` with some arguments; it ends with the tests."""
     begun: list[subprocess.Popen[str]] = []
     readers: list[threading.Thread] = []
+    clients: list[openai.OpenAI] = []
 
     def start_server(*arguments: str | Path, environment: dict[str, str] | None = None) -> Service:
         command = [sys.executable, "-m", "chainrule.cli.main", "serve", *map(str, arguments), "--port", "0"]
@@ -71,9 +73,11 @@ def start() -> Iterator[Callable[..., Service]]:
         reader = threading.Thread(target=lambda: log.extend(process.stderr or ()), daemon=True)
         reader.start()
         readers.append(reader)
-        return Service(found[1], process, log)
+        return Service(found[1], process, log, clients)
 
     yield start_server
+    for client in clients:
+        client.close()
     for process in begun:
         process.terminate()
     for reader in readers:

@@ -203,6 +203,14 @@ def test_a_beam_and_drafts_are_those_of_the_verb(service: Service, runs: Path) -
     assert "".join(part.choices[0].text for part in parts) == plain.choices[0].text
 
 
+@pytest.mark.parametrize("model", ["ngram", "lstm", "mixture"])
+def test_a_draft_does_not_change_a_sample(service: Service, model: str) -> None:
+    body = {"model": model, "prompt": "ab", "max_tokens": 40, "seed": 4, "temperature": 0.9, "top_p": 0.95}
+    plain = service.post("/v1/completions", body).json()["choices"]
+    for draft in ("lookup", "ngram"):
+        assert service.post("/v1/completions", {**body, "draft": draft}).json()["choices"] == plain
+
+
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"suffix": "end"}, "suffix is not supported", "suffix"),
     ({"colour": 1}, "unknown field 'colour'", "colour"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import httpx2
@@ -133,7 +134,7 @@ def test_translations_in_the_form_of_libretranslate(service: Service, runs: Path
     assert several["scores"][0] == pytest.approx([one.score for one in expected[0]], abs=1e-4)
     wrong = service.post("/translate", {**body, "target": "zz"})
     assert wrong.status_code == 400
-    assert "more/translator (xx to yy)" in wrong.json()["error"]["message"]
+    assert "more/translator (xx to yy)" in wrong.json()["error"]
     assert "alternatives is 1000" in service.post("/translate", {**body, "alternatives": 1000}).text
 
 
@@ -149,14 +150,78 @@ def test_forms_and_texts_of_several_lines_are_translated_as_libretranslate_does(
     body = {"q": ["abc\n\ndd", "abc"], "source": "xx", "target": "yy"}
     assert service.post("/translate", body).json()["translatedText"] == ["\n".join(lines), lines[0]]
     refused = service.post("/translate", {**body, "scores": True})
-    assert "give a list with one line each" in refused.json()["error"]["message"]
-    unknown = httpx2.post(f"{service.url}/translate", data={**form, "colour": "red"}).json()["error"]["message"]
+    assert "give a list with one line each" in refused.json()["error"]
+    unknown = httpx2.post(f"{service.url}/translate", data={**form, "colour": "red"}).json()["error"]
     assert unknown.startswith("unknown field 'colour'")
     headers = {"content-type": "application/x-www-form-urlencoded"}  # as curl -d sends JSON
     answer = httpx2.post(f"{service.url}/translate", content=b' {"q": "abc"}', headers=headers).json()
     assert answer["translatedText"] == lines[0]
     broken = httpx2.post(f"{service.url}/translate", content=b"q=%ff", headers=headers)
-    assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_form")
+    assert (broken.status_code, broken.json()["error"][:26]) == (400, "the request is no form in ")
+
+
+def test_html_is_translated_between_its_tags(service: Service, runs: Path) -> None:
+    run = cr.load(runs / "more/translator")
+    assert isinstance(run, TranslatorRun)
+    page = '<p class="a">abc <b>dd</b></p>\n<!-- abc -->'
+    body = {"source": "xx", "target": "yy", "format": "html"}
+    expected = f'<p class="a">{run.translate("abc")} <b>{run.translate("dd")}</b></p>\n<!-- abc -->'
+    assert service.post("/translate", {**body, "q": page}).json()["translatedText"] == expected
+    several = service.post("/translate", {**body, "q": [page, "<br>", "dd"]}).json()["translatedText"]
+    assert several == [expected, "<br>", run.translate("dd")]
+    refused = service.post("/translate", {**body, "q": page, "alternatives": 2})
+    assert refused.json() == {"error": "alternatives, scores and attention need the format text; leave them out"}
+    other = service.post("/translate", {**body, "q": page, "format": "xml"})
+    assert other.json() == {"error": "format is \"xml\"; expected 'text' or 'html'"}
+
+
+def test_a_language_that_is_not_given_is_assumed_and_not_detected(service: Service, runs: Path) -> None:
+    assumed = {"language": "xx", "confidence": 0.0}
+    for body in ({"q": "abc", "source": "auto", "target": "yy"}, {"q": "abc", "model": "more/translator"}):
+        assert service.post("/translate", body).json()["detectedLanguage"] == assumed
+    several = service.post("/translate", {"q": ["abc", "dd"], "source": "auto", "target": "yy"}).json()
+    assert several["detectedLanguage"] == [assumed, assumed]
+    given = service.post("/translate", {"q": "abc", "source": "xx", "target": "yy"}).json()
+    assert "detectedLanguage" not in given
+    translator = runs / "more/translator"
+    with TestClient(cr.serve(translator)) as client:  # which languages these are is unknown
+        assert "detectedLanguage" not in client.post("/translate", json={"q": "abc", "source": "auto"}).json()
+
+
+def test_two_source_languages_are_not_told_apart(runs: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(runs / "more/translator", tmp_path / name)
+    languages = {"one": ("xx", "yy"), "two": ("zz", "yy")}
+    with TestClient(cr.serve([tmp_path / "one", tmp_path / "two"], languages=languages)) as client:
+        refused = client.post("/translate", json={"q": "abc", "source": "auto", "target": "yy"})
+        assert refused.status_code == 400
+        assert refused.json() == {
+            "error": "source is 'auto', but languages are not detected, and this server translates to 'yy' from xx, zz"
+            "; give source"
+        }
+        given = client.post("/translate", json={"q": "abc", "source": "zz", "target": "yy"}).json()
+        assert given["model"] == "two"
+
+
+def test_errors_of_translations_have_the_form_of_libretranslate(runs: Path) -> None:
+    """Wherever they are found: before the route, in it, on the engine; other routes have OpenAI's form."""
+    with TestClient(cr.serve(runs / "ngram", api_keys=["k"]), headers={"authorization": "Bearer k"}) as client:
+        for answer, status in (
+            (client.post("/translate", content=b"{"), 400),
+            (client.post("/translate", json={"q": "a", "model": "nothing"}), 404),
+            (client.post("/translate", json={"q": "a", "model": "ngram"}), 400),
+            (client.get("/translate"), 405),
+            (client.post("/translate", json={"q": "a"}, headers={"authorization": "Bearer x"}), 401),
+            (client.get("/languages", headers={"authorization": "Bearer x"}), 401),
+            (client.post("/languages"), 405),
+        ):
+            assert (answer.status_code, list(answer.json())) == (status, ["error"])
+            assert isinstance(answer.json()["error"], str)
+        client.headers.pop("authorization")
+        unlocked = client.post("/translate", json={"q": "a", "api_key": "x"})
+        assert (unlocked.status_code, type(unlocked.json()["error"])) == (401, str)
+        other = client.post("/score", json={"input": "a"})
+        assert (other.status_code, list(other.json()["error"])) == (401, ["message", "type", "param", "code"])
 
 
 def test_messages_name_runs_and_no_folders(service: Service, runs: Path) -> None:
@@ -166,7 +231,8 @@ def test_messages_name_runs_and_no_folders(service: Service, runs: Path) -> None
         ("/translate", {"model": "lstm", "q": "a"}),
     ):
         answer = service.post(path, body)
-        message = answer.json()["error"]["message"]
+        error = answer.json()["error"]
+        message = error if path == "/translate" else error["message"]
         assert answer.status_code == 400  # a client that gets 503 sends it again
         assert message.startswith(body["model"] + " (")
         assert str(runs) not in message

@@ -219,6 +219,6 @@ def _plain_step(run: LanguageModelRun, text: str, options: dict[str, Any]) -> fl
     from chainrule.inference.generation_options import GenerationOptions
 
     sampling = {name: options[name] for name in ("temperature", "top_k", "top_p", "min_p")}
-    choose = GenerationOptions(**sampling, seed=0).chooser()
+    choose = GenerationOptions(**sampling, seed=0).chooser(run.model)
     with threads(1):
         return plain_step_seconds(run.subject, text, choose)

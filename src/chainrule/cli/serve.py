@@ -41,7 +41,9 @@ def serve(
     max_body_seconds: Annotated[
         float, typer.Option(min=0.01, help="Maximum time to send a request, in seconds.")
     ] = 30.0,
-    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens of a prompt.")] = 32_768,
+    max_prompt_tokens: Annotated[
+        int, typer.Option(min=1, help="Maximum number of tokens of a prompt or line.")
+    ] = 32_768,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum of max_tokens of a request.")] = 4096,
     max_n: Annotated[int, typer.Option(min=1, help="Maximum of n, best_of and alternatives.")] = 16,
     max_beams: Annotated[int, typer.Option(min=1, help="Maximum of num_beams.")] = 16,

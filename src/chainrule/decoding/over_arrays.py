@@ -2,7 +2,8 @@
 
 The definitions are those of `generate.py`, `sample.py` and `beam.py`, for one prompt; the tests hold greedy and beam
 search to identical results, and the filters of sampling to identical distributions. Draws come from a numpy generator,
-so a seed gives other samples than with torch.
+so a seed gives other samples than with torch. Where the tensors of such a model are decoded, to check drafts,
+`ArrayChoices` makes the choices that are made here.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from chainrule.base.arrays import Array
+from chainrule.base.lazy import torch
 from chainrule.decoding.beam import LENGTH_PENALTY, Hypothesis, check_beam
 from chainrule.decoding.generate import check_generation
 from chainrule.decoding.limits import check_limit
 from chainrule.decoding.sample import MIN_TEMPERATURE, SMALLEST_P, Sample
 from chainrule.types import State
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ArrayChooser = Callable[[Array], Array]
 """log p(. | prefix) of each row, BV -> the chosen tokens, B."""
@@ -55,6 +60,17 @@ class ArraySample:
         below_BV = weights_BV.cumsum(1)
         level_B = (1 - self.random.random(len(below_BV))) * below_BV[:, -1]
         return np.array([np.searchsorted(below_V, level) for below_V, level in zip(below_BV, level_B, strict=True)])
+
+
+@dataclass(frozen=True)
+class ArrayChoices:
+    """A `Chooser` of tensors that makes the choices of an `ArrayChooser`, with the same random numbers."""
+
+    choose: ArrayChooser
+
+    def __call__(self, log_probs_BV: Tensor) -> Tensor:
+        """log_probs_BV -> the chosen tokens, B."""
+        return torch.from_numpy(self.choose(log_probs_BV.cpu().numpy())).to(log_probs_BV.device)
 
 
 def keep(log_probs_BV: Array, options: Sample) -> Array:

@@ -81,11 +81,11 @@ def stream_text(
 
 
 def _open(subject: TextModel, prompt: str, options: GenerationOptions) -> _Generation:
-    """The continuation of a prompt: without torch where the model and the options allow it."""
+    """The continuation of a prompt: without torch where the model computes without it."""
     check_mode(subject, options.mode)
     if options.mode != "ar":
         return _ParallelGeneration(subject, prompt, options)
-    native = subject.model.arrays if options.fits_arrays else None
+    native = subject.model.arrays
     if native is not None:
         return _ArrayGeneration(subject, prompt, options, native)
     return _TensorGeneration(subject, prompt, options)
@@ -217,7 +217,7 @@ class _TensorGeneration(_Generation):
             eos=self.eos,
             bos=self.tokenizer.eos,
             max_new_tokens=self.options.max_new_tokens,
-            choose=self.options.chooser(),
+            choose=self.options.chooser(self.model),
             num_return_sequences=rows,
         )
         return (token_B.tolist() for token_B in steps)
@@ -238,7 +238,7 @@ class _TensorGeneration(_Generation):
             drafter,
             eos=self.eos,
             max_new_tokens=self.options.max_new_tokens,
-            choose=self.options.chooser(),
+            choose=self.options.chooser(self.model),
             draft_tokens=self.options.draft_tokens,
             own=own,
             statistics=statistics,
@@ -262,15 +262,15 @@ class _ParallelGeneration(_TensorGeneration):
             eos=self.eos,
             bos=self.tokenizer.eos,
             max_new_tokens=self.options.max_new_tokens,
-            choose=self.options.chooser(),
+            choose=self.options.chooser(self.model),
             num_return_sequences=rows,
             statistics=statistics,
         )
         return (column for tokens_BT in blocks for column in tokens_BT.T.tolist())
 
 
-class _ArrayGeneration(_Generation):
-    """Continues a prompt with a model that computes without torch."""
+class _ArrayGeneration(_TensorGeneration):
+    """Continues a prompt with a model that computes without torch; its drafts are checked as those of any model."""
 
     def __init__(self, subject: TextModel, prompt: str, options: GenerationOptions, native: ArrayModel) -> None:
         super().__init__(subject, prompt, options)
@@ -297,6 +297,3 @@ class _ArrayGeneration(_Generation):
             choose=self.options.array_chooser(),
             num_return_sequences=rows,
         )
-
-    def _drafted_tokens(self, draft: Draft, statistics: DraftStatistics | None) -> Iterator[int]:
-        raise TypeError("drafts need tensors")  # `fits_arrays` excludes them

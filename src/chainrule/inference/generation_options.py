@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from chainrule.base.lazy import torch
 from chainrule.decoding import Chooser, Controls, Greedy, Sample
 from chainrule.decoding.beam import LENGTH_PENALTY
-from chainrule.decoding.over_arrays import ArrayChooser, ArraySample, greedy
+from chainrule.decoding.over_arrays import ArrayChoices, ArrayChooser, ArraySample, greedy
 from chainrule.decoding.speculative import DRAFT_TOKENS
 from chainrule.errors import ConfigError
 from chainrule.inference.drafts import check_single
 from chainrule.inference.subject import TextModel
-
-ARRAY_OPTIONS = frozenset(
-    (
-        *("max_new_tokens", "num_beams", "length_penalty", "num_return_sequences", "temperature", "top_k", "top_p"),
-        *("min_p", "seed", "stop_at_eos", "stop", "draft_tokens"),
-        *(control.name for control in fields(Controls)),
-    )
-)
-"""Options that decoding over arrays supports; with any other, torch is used."""
+from chainrule.types import Model
 
 
 @dataclass(frozen=True)
@@ -60,21 +52,17 @@ class GenerationOptions(Controls):
             min_p=0.0 if self.min_p is None else self.min_p,
         )
 
-    def chooser(self) -> Chooser:
-        """How the next token is chosen; a seed repeats the same draws."""
+    def chooser(self, model: Model) -> Chooser:
+        """How the next token of a model is chosen; a seed repeats the same draws, with drafts and without."""
+        if model.arrays is not None:
+            return ArrayChoices(self.array_chooser())
         if not self.samples:
             return Greedy()
         return replace(self.sampling, generator=None if self.seed is None else torch.Generator().manual_seed(self.seed))
 
     def array_chooser(self) -> ArrayChooser:
-        """The same over arrays."""
+        """The same over arrays, for models that compute without torch."""
         return ArraySample(self.sampling, np.random.default_rng(self.seed)) if self.samples else greedy
-
-    @property
-    def fits_arrays(self) -> bool:
-        """Whether decoding over arrays supports all options that are set."""
-        rest = (option for option in fields(self) if option.name not in ARRAY_OPTIONS)
-        return all(getattr(self, option.name) == option.default for option in rest)
 
     def check(self) -> None:
         """Refuse combinations that cannot be met."""

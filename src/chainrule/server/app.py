@@ -21,9 +21,8 @@ from starlette.routing import Route
 from chainrule.errors import ChainruleError
 from chainrule.server.auth import ApiKeys
 from chainrule.server.errors import ApiError, as_api_error
-from chainrule.server.gate import Gate
+from chainrule.server.gate import Gate, error_response
 from chainrule.server.limits import Limits
-from chainrule.server.requests import JsonResponse
 from chainrule.server.routes.completions import completion_routes
 from chainrule.server.routes.operations import operation_routes
 from chainrule.server.routes.page import page_routes
@@ -117,8 +116,7 @@ def serve(
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    failure = as_api_error(error)
-    return JsonResponse(failure.body, failure.status, failure.headers)
+    return error_response(request.scope, as_api_error(error))
 
 
 async def _answer_http_error(request: Request, error: HTTPException) -> Response:
@@ -128,4 +126,4 @@ async def _answer_http_error(request: Request, error: HTTPException) -> Response
         405: f"{request.method} does not apply to {request.url.path}; use {allowed}",
     }
     failure = ApiError(error.status_code, what.get(error.status_code, error.detail), code="unknown_route")
-    return JsonResponse(failure.body, failure.status, dict(error.headers or {}))
+    return error_response(request.scope, failure, error.headers)

@@ -19,6 +19,7 @@ from chainrule.base.arrays import Array
 from chainrule.base.modes import evaluating
 from chainrule.decoding.continuous import Opening, Row
 from chainrule.inference.generate import End, Progress, generate_texts, stream_text
+from chainrule.inference.generation_options import GenerationOptions
 from chainrule.inference.subject import TextModel
 from chainrule.server.choices import LEAST, Choice, TokenLog, seed_of, top_of
 from chainrule.server.completion_request import CompletionRequest, Prompt, residue_bits
@@ -236,37 +237,48 @@ class Completion:
         return language_model("generate", self.draft).subject
 
     def _search(self, work: Work) -> Generator[Moves, None, Part]:
-        """Continue the prompts by calls of the verb."""
+        """Continue the prompts by calls of the verb; others compute after each piece of a text, and after a beam."""
         parts: list[Part] = []
         for place, prompt in enumerate(self.prompts):
             options = replace(self.request.options(seed_of(self.request, 0)), draft=self._draft_subject())
-            written = len(self.run.tokenizer.decode(prompt.ids))
-            if self.request.stream:
-                yield from self._stream_search(work, place, prompt, options)
-                continue
-            for number, one in enumerate(generate_texts(self.run.subject, prompt.text, options)):
-                self.completion_tokens += one.tokens
-                text = one.text[written:].removesuffix("\n") if one.end == "eos" else one.text[written:]
-                finish = self._finish(one.end)
-                shown = prompt.text + text if self.request.echo else text
-                extra = {} if one.log_prob is None else {"log_prob": one.log_prob}
-                parts.append(_choice_record(place * self.request.n + number, shown, None, finish) | extra)
+            if options.num_beams * options.num_return_sequences > 1:
+                parts += self._search_texts(place, prompt, options)
+            else:
+                parts.append((yield from self._search_text(work, place, prompt, options)))
             yield []
         return self.answer(parts)
 
-    def _stream_search(self, work: Work, place: int, prompt: Prompt, options: Any) -> Iterator[Moves]:
-        progress = Progress()
+    def _search_texts(self, place: int, prompt: Prompt, options: GenerationOptions) -> Iterator[Part]:
+        """The texts of a prompt that end together."""
+        written = len(self.run.tokenizer.decode(prompt.ids))
+        for number, one in enumerate(generate_texts(self.run.subject, prompt.text, options)):
+            self.completion_tokens += one.tokens
+            text = one.text[written:].removesuffix("\n") if one.end == "eos" else one.text[written:]
+            finish = self._finish(one.end)
+            shown = prompt.text + text if self.request.echo else text
+            extra = {} if one.log_prob is None else {"log_prob": one.log_prob}
+            yield _choice_record(place * self.request.n + number, shown, None, finish) | extra
+
+    def _search_text(
+        self, work: Work, place: int, prompt: Prompt, options: GenerationOptions
+    ) -> Generator[Moves, None, Part]:
+        """The only text of a prompt, piece by piece."""
+        progress, texts = Progress(), [prompt.text] if self.request.echo else []
         pieces = stream_text(self.run.subject, prompt.text, options, progress=progress)
         if self.run.tokenizer.decode(prompt.ids):
             next(pieces, None)  # the prompt
-        if self.request.echo:
+        if self.request.stream and self.request.echo:
             work.emit(self.chunk([_choice_record(place, prompt.text, None, None)]))
         for piece in pieces:
-            text = piece.removesuffix("\n") if progress.end == "eos" else piece
-            work.emit(self.chunk([_choice_record(place, text, None, None)]))
+            texts.append(piece.removesuffix("\n") if progress.end == "eos" else piece)
+            if self.request.stream:
+                work.emit(self.chunk([_choice_record(place, texts[-1], None, None)]))
             yield []
         self.completion_tokens += progress.tokens
-        work.emit(self.chunk([_choice_record(place, "", None, self._finish(progress.end))]))
+        finish = self._finish(progress.end)
+        if self.request.stream:
+            work.emit(self.chunk([_choice_record(place, "", None, finish)]))
+        return _choice_record(place, "".join(texts), None, finish)
 
     def _finish(self, end: End) -> str:
         """Count a finished text -> the reason as clients know it."""

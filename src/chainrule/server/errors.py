@@ -1,4 +1,4 @@
-"""Errors as answers, in the form that clients of OpenAI's API read.
+"""Errors as answers, in the form that clients of OpenAI's API read; `gate.py` has that of LibreTranslate.
 
 A 4xx other than 408, 409 and 429 means that the same request can never succeed, so clients do not repeat it.
 """

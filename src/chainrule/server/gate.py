@@ -6,6 +6,7 @@ import json
 import secrets
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.routing import Match, Route
@@ -21,6 +22,16 @@ PUBLIC = frozenset({"/health", "/", "/page/{file:path}"})
 OWN_KEY = frozenset({"/translate"})
 """Routes whose key may be in the body; the route checks it."""
 
+PLAIN_ERRORS = frozenset({"/translate", "/languages"})
+"""Routes whose errors are a text, as clients of LibreTranslate expect; all others have those of OpenAI."""
+
+
+def error_response(scope: Scope, error: ApiError, headers: Mapping[str, str] | None = None) -> JsonResponse:
+    """The answer that is an error, in the form of the route."""
+    plain = scope.get("state", {}).get("route") in PLAIN_ERRORS
+    body = {"error": error.message} if plain else error.body
+    return JsonResponse(body, error.status, {**error.headers, **(headers or {})})
+
 
 class Gate:
     """Wraps the routes."""
@@ -33,8 +44,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         began, number, status = time.monotonic(), secrets.token_hex(8), 500
-        scope.setdefault("state", {})["request_id"] = number
         route = self._route(scope)
+        scope.setdefault("state", {}).update(request_id=number, route=route)
 
         async def send_noted(message: Message) -> None:
             nonlocal status
@@ -61,7 +72,7 @@ class Gate:
             if counted:
                 self._server.check_accepting()
         except ApiError as error:
-            await JsonResponse(error.body, error.status, error.headers)(scope, receive, send)
+            await error_response(scope, error)(scope, receive, send)
             return
         self._server.answering += counted
         try:

@@ -24,6 +24,7 @@ from chainrule.registry import MODELS, RUNS
 from chainrule.runs.base import Run
 from chainrule.runs.load import load
 from chainrule.server.errors import ApiError, invalid, overloaded
+from chainrule.server.loop_lock import LoopLock
 
 Stamp = tuple[tuple[int, int, int], ...]
 """Identifies the files of a run: inode, time and size of each."""
@@ -48,7 +49,7 @@ class LoadedRun:
     def __init__(self, name: str, run: Run, stamp: Stamp) -> None:
         self.name, self.run, self.stamp = name, run, stamp
         run.shown_name = name  # messages go to clients, who know names and no folders of this computer
-        self.lock = asyncio.Lock()  # held while its tokeniser is used
+        self.lock = LoopLock()  # held while its tokeniser is used
         self.users = 0  # requests that use it now
         self.used = time.monotonic()
         rounded = run.precision == "int8" and run.folder.stored_precision() != "int8"  # by this server
@@ -74,7 +75,7 @@ class Entry:
     loaded: LoadedRun | None = None
     refused: Stamp | None = None  # of files that could not be loaded in its place
     loading: bool = False  # whether it is being loaded now
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: LoopLock = field(default_factory=LoopLock)
 
     @property
     def task(self) -> str:
@@ -116,6 +117,7 @@ class Library:
         self.given = [Path(run) for run in runs]
         self.entries = find_runs(self.given)
         self._memory, self._device, self._precision = memory, device, precision
+        self._guard = threading.Lock()  # of the numbers of users and of the room, which several event loops change
         if precision is not None:
             check_precision_name(precision)
         for entry in self.entries.values():
@@ -149,12 +151,14 @@ class Library:
                 loaded = await self._load(entry)
             elif stamp not in (loaded.stamp, entry.refused):
                 loaded = await self._reload(entry, loaded, stamp)
-            loaded.users += 1
+            with self._guard:
+                loaded.users += 1
         try:
             yield loaded
         finally:
-            loaded.users -= 1
-            loaded.used = time.monotonic()
+            with self._guard:
+                loaded.users -= 1
+                loaded.used = time.monotonic()
             if loaded is not entry.loaded and not loaded.users:
                 del loaded
                 asyncio.get_running_loop().call_later(AFTER_USE, self._free_soon)
@@ -179,7 +183,9 @@ class Library:
 
     async def _load(self, entry: Entry) -> LoadedRun:
         """Load a run."""
-        unloaded = self._make_room(entry)
+        with self._guard:
+            unloaded = self._make_room(entry)
+            entry.loading = True
 
         def load_entry() -> None:  # returns nothing: a future would keep the run after it is unloaded
             if unloaded:
@@ -187,7 +193,6 @@ class Library:
             entry.loaded = self._read(entry)
             release_memory()  # what reading took
 
-        entry.loading = True
         try:
             await asyncio.to_thread(load_entry)
         except (RunError, DiskError, OSError) as error:  # OSError: files are replaced while they are read

@@ -14,8 +14,8 @@ class Limits:
     body: int = 10_000_000  # bytes of a request
     body_seconds: float = 30.0  # time to send it
     prompts: int = 2048  # prompts or lines of a request
-    prompt_tokens: int = 32_768  # of each prompt
-    tokens: int = 4096  # max_tokens
+    prompt_tokens: int = 32_768  # of each prompt or line
+    tokens: int = 4096  # max_tokens; also of each line that is translated
     n: int = 16  # n, best_of and alternatives
     beams: int = 16
     logprobs: int = 20
@@ -41,6 +41,16 @@ class Limits:
         if longest > self.prompt_tokens:
             raise invalid(
                 f"{name} has {longest} tokens; this server allows at most {self.prompt_tokens}: shorten it",
+                name,
+                "above_limit",
+            )
+
+    def check_lines(self, name: str, lengths: list[int], most: int) -> None:
+        """Refuse lines with too many tokens."""
+        longest = max(lengths, default=0)
+        if longest > most:
+            raise invalid(
+                f"{name} has a line of {longest} tokens; this server allows at most {most}: divide it",
                 name,
                 "above_limit",
             )

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from chainrule.runs.base import Run
 from chainrule.server.errors import ApiError, invalid
 from chainrule.server.limits import Limits
 
@@ -52,6 +53,13 @@ class Fields(Record):
     """The fields of a request."""
 
     model: str | None = None
+
+    def long_texts(self, limits: Limits) -> list[str]:
+        """Texts that may have more tokens than the limits allow, which `check_tokens` counts."""
+        return []
+
+    def check_tokens(self, run: Run, limits: Limits) -> None:
+        """Refuse texts with more tokens than the limits allow."""
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chainrule.errors import ChainruleError, ConfigError
+from chainrule.runs.base import Run
 from chainrule.server.auth import ApiKeys
 from chainrule.server.completion_request import CompletionRequest
 from chainrule.server.completions import Completion
@@ -51,6 +53,10 @@ class Answerable(Protocol):
 
     def check(self, limits: Limits) -> None: ...
 
+    def long_texts(self, limits: Limits) -> list[str]: ...
+
+    def check_tokens(self, run: Run, limits: Limits) -> None: ...
+
     def answer(self, loaded: LoadedRun, limits: Limits) -> Steps: ...
 
 
@@ -74,6 +80,7 @@ class Server:
         self.engine = Engine(self.limits, self.metrics, threads)
         self.languages = Languages(dict(languages or {}))
         self.loading = self.draining = self.log_prompts = False
+        self._guard, self._blocks = threading.Lock(), 0  # number of `running` blocks
         self.answering = 0  # requests that were accepted and have no whole answer yet
         self.asked = asyncio.Event()  # whether anything was asked for but the files of the page
         self._check_languages(languages or {})
@@ -89,13 +96,22 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Accept requests inside the block; at its end, what is left gets an error and the engine's thread ends."""
-        self.engine.start()
+        """Accept requests inside the block; at its end, what is left gets an error and the engine's thread ends.
+
+        With several event loops, each has a block, and the last one's end counts.
+        """
+        with self._guard:
+            self._blocks += 1
+            self.engine.start()
         try:
             yield
         finally:
-            self.engine.stop()
-            await asyncio.to_thread(self.engine.join, END_SECONDS)
+            with self._guard:
+                self._blocks -= 1
+                if last := not self._blocks:
+                    self.engine.stop()
+            if last:
+                await asyncio.to_thread(self.engine.join, END_SECONDS)
 
     @property
     def translators(self) -> list[Entry]:
@@ -130,6 +146,8 @@ class Server:
         wanted.check(self.limits)
         async with self.library.use(name) as loaded:
             self.note(request, loaded)
+            if size := sum(map(len, wanted.long_texts(self.limits))):
+                await tokenise(loaded, size, lambda: wanted.check_tokens(loaded.run, self.limits))
             work = Work(lambda work: wanted.answer(loaded, self.limits))
             self.engine.submit(work)
             return await unless_disconnected(request, work.result(), lambda: self.engine.cancel(work))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, Strict
@@ -18,11 +18,11 @@ from chainrule.evaluation.perplexity import bits_per_byte
 from chainrule.inference.score import LineScore, score_text
 from chainrule.inference.unknown_words import OovKind, UnknownWords
 from chainrule.server.completion_request import check_ids
-from chainrule.server.engine import Moves
 from chainrule.server.errors import invalid
 from chainrule.server.kinds import classifier, filler, language_model, tagger
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
+from chainrule.server.lines import SLICE, Answer, Lines, characters, in_slices
 from chainrule.server.requests import Fields, JsonBytes, to_json
 from chainrule.text.coding.residue_meter import ResidueMeter
 from chainrule.text.readers import text_of
@@ -31,45 +31,11 @@ from chainrule.text.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from chainrule.runs.language_model import LanguageModelRun
 
-SLICE, SCORED_SLICE = 32, 1024
-"""Lines computed before other requests have their turn; of scoring, which is faster."""
+SCORED_SLICE = 1024
+"""Lines that are scored together where that is fast."""
 
 Pair = Annotated[tuple[str, str], Strict(False)]
 """Two texts, which are a list in JSON."""
-
-T = TypeVar("T")
-Answer = Generator[Moves, None, Any]
-"""A generator on the engine, whose result is the JSON of the answer."""
-
-
-class Lines(Fields):
-    """A request about one text or several."""
-
-    input: str | list[str]
-
-    @property
-    def lines(self) -> list[str]:
-        """The texts as a list."""
-        return [self.input] if isinstance(self.input, str) else self.input
-
-    def check(self, limits: Limits) -> None:
-        """Refuse more than the limits allow; a text has at most as many tokens as characters."""
-        limits.check_prompts("input", [0] * len(self.lines))
-
-    def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
-        """Compute the answer on the engine."""
-        raise TypeError(f"{type(self).__name__} must define answer")
-
-
-def in_slices(
-    lines: Sequence[T], size: int, compute: Callable[[Sequence[T]], list[Any]]
-) -> Generator[Moves, None, list[Any]]:
-    """The results of lines, some at a time; in between others compute."""
-    found: list[Any] = []
-    for begin in range(0, len(lines), size):
-        yield []
-        found += compute(lines[begin : begin + size])
-    return found
 
 
 class ScoreRequest(Lines):
@@ -153,6 +119,10 @@ class ClassifyRequest(Lines):
 
     input: str | list[str] | list[Pair]  # type: ignore[assignment]
 
+    @property
+    def texts(self) -> list[str]:
+        return [text for given in self.lines for text in ([given] if isinstance(given, str) else given)]
+
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         run = classifier("classify", loaded.run)
 
@@ -166,7 +136,7 @@ class ClassifyRequest(Lines):
                 for best in run.classify(list(lines), top=len(run.labels))
             ]
 
-        data = yield from in_slices(self.lines, SLICE, compute)
+        data = yield from in_slices(self.lines, SLICE, compute, characters)
         return listed(loaded, data)
 
 
@@ -174,6 +144,10 @@ class TagRequest(Lines):
     """Tags of the words of sentences, given with spaces between the words or as lists of words."""
 
     input: str | list[str] | list[list[str]]  # type: ignore[assignment]
+
+    @property
+    def texts(self) -> list[str]:
+        return [given if isinstance(given, str) else " ".join(given) for given in self.lines]
 
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         run = tagger("tag", loaded.run)
@@ -183,7 +157,7 @@ class TagRequest(Lines):
             found = run.tag([list(words) for words in some])
             return [{"words": words, "tags": tags} for words, tags in zip(some, found, strict=True)]
 
-        data = yield from in_slices(sentences, SLICE, compute)
+        data = yield from in_slices(sentences, SLICE, compute, characters)
         return listed(loaded, data)
 
 
@@ -244,13 +218,26 @@ class EmbeddingsRequest(Lines):
         single = isinstance(self.input, str) or (bool(self.input) and isinstance(self.input[0], int))
         return [self.input] if single else list(self.input)
 
+    @property
+    def texts(self) -> list[str]:
+        return [given for given in self.lines if isinstance(given, str)]
+
+    def check(self, limits: Limits) -> None:
+        super().check(limits)
+        ids = [len(given) for given in self.lines if not isinstance(given, str)]
+        limits.check_lines("input", ids, limits.prompt_tokens)
+
     def answer(self, loaded: LoadedRun, limits: Limits) -> Answer:
         run = loaded.run
         texts = [_text(run.tokenizer, one) for one in self.lines]
         if not texts:
             raise invalid("input is an empty list; give at least one text", "input")
 
+        tokens = 0
+
         def compute(some: Sequence[str]) -> list[Any]:
+            nonlocal tokens
+            tokens += sum(len(run.tokenizer.encode_block(text)) for text in some)
             return list(run.embed(list(some), pooling=self.pooling, normalise=self.normalise, layer=self.layer))
 
         vectors = yield from in_slices(texts, SLICE, compute)
@@ -261,7 +248,6 @@ class EmbeddingsRequest(Lines):
         data = [
             {"object": "embedding", "index": place, "embedding": encode(vector)} for place, vector in enumerate(vectors)
         ]
-        tokens = sum(len(run.tokenizer.encode_block(text)) for text in texts)
         return {**listed(loaded, data), "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
 
 

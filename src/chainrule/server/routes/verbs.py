@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from chainrule.server.lines import Lines
 from chainrule.server.requests import JsonResponse, read_fields, read_form_fields
 from chainrule.server.server import Server
 from chainrule.server.texts import (
     ClassifyRequest,
     EmbeddingsRequest,
     FillRequest,
-    Lines,
     NeighboursRequest,
     ScoreRequest,
     TagRequest,
@@ -43,7 +43,8 @@ def verb_routes(server: Server) -> list[Route]:
         if "authorization" not in request.headers and server.keys:
             server.keys.check(f"Bearer {wanted.api_key or ''}")
         name = server.languages.run_for(wanted, server.translators)
-        return JsonResponse(await server.compute(request, name, wanted))
+        answer = await server.compute(request, name, wanted)
+        return JsonResponse(answer | server.languages.assumed(wanted, name))
 
     async def languages(request: Request) -> Response:
         return JsonResponse(server.languages.listing())

@@ -11,8 +11,8 @@ from chainrule.inference.alignment import align
 from chainrule.inference.surprise import Surprise
 from chainrule.server.kinds import language_model
 from chainrule.server.library import LoadedRun
+from chainrule.server.lines import Answer
 from chainrule.server.server import Server
-from chainrule.server.texts import Answer
 from chainrule.server.views.bits import TextRequest
 
 

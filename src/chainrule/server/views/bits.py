@@ -8,8 +8,8 @@ from chainrule.inference.inspect import TOP
 from chainrule.server.kinds import language_model
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
+from chainrule.server.lines import Answer
 from chainrule.server.requests import Fields
-from chainrule.server.texts import Answer
 
 
 class TextRequest(Fields):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from chainrule.base.results import json_value
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
+from chainrule.server.lines import Answer
 from chainrule.server.requests import Fields
 from chainrule.server.run_folders import FIGURES
-from chainrule.server.texts import Answer
 
 
 class MeasureRequest(Fields):

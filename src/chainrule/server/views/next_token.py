@@ -10,7 +10,7 @@ from pydantic import Field
 from chainrule.server.kinds import language_model
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
-from chainrule.server.texts import Answer
+from chainrule.server.lines import Answer
 from chainrule.server.views.bits import TextRequest
 
 

@@ -14,7 +14,7 @@ from chainrule.server.errors import invalid
 from chainrule.server.kinds import translator
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
-from chainrule.server.texts import Answer
+from chainrule.server.lines import Answer
 from chainrule.server.views.bits import TextRequest
 
 if TYPE_CHECKING:

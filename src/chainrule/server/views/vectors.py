@@ -10,8 +10,8 @@ from chainrule.inference.vector_map import map_vectors
 from chainrule.server.errors import invalid
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
+from chainrule.server.lines import Answer
 from chainrule.server.requests import Fields
-from chainrule.server.texts import Answer
 
 MOST_TEXTS = 500
 """Words or texts on a map, at most."""

@@ -12,7 +12,7 @@ from chainrule.inference.inspect import TOP
 from chainrule.server.kinds import language_model, translator
 from chainrule.server.library import LoadedRun
 from chainrule.server.limits import Limits
-from chainrule.server.texts import Answer
+from chainrule.server.lines import Answer
 from chainrule.server.views.bits import TextRequest
 
 if TYPE_CHECKING:
