@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
-from typing import Any, NamedTuple
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 
 import httpx2
 import openai
+
+T = TypeVar("T")
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run` in a thread of its own: tests of pages leave an event loop running in that of the tests."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, main).result()
 
 
 class Service(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import random
@@ -23,6 +22,7 @@ from chainrule import serve
 from chainrule.base.files import write_atomically
 from chainrule.errors import DataError, DiskError
 from chainrule.server.limits import Limits
+from services import run_async
 
 
 def failures(tallies: list[Tally]) -> str:
@@ -140,6 +140,6 @@ def test_the_server_refuses_lines_that_it_would_translate_for_minutes(tmp_path: 
     TRAININGS["translator"](tmp_path, tmp_path / "run")
     app = serve(tmp_path / "run", limits=Limits(tokens=20), languages={"run": ("xx", "yy")})
     body = json.dumps({"q": ["ab ba", "ab" * 15], "source": "auto", "target": "yy"}).encode()
-    status, answer = asyncio.run(requests.call(app, "/translate", body))
+    status, answer = run_async(requests.call(app, "/translate", body))
     assert status == 400
     assert b"q has a line of 30 tokens; this server allows at most 20: divide it" in answer

@@ -17,6 +17,7 @@ from chainrule.errors import ConfigError
 from chainrule.server import library
 from chainrule.server.errors import ApiError
 from chainrule.server.library import Entry, Library
+from services import run_async
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_an_unloaded_run_is_freed_before_the_next_is_loaded(runs: Path) -> None:
         assert (first(), served.loaded) == (None, 1)
         assert second() is not None
 
-    asyncio.run(use_both())
+    run_async(use_both())
 
 
 def test_runs_that_are_loaded_at_the_same_time_stay_below_the_bound(runs: Path) -> None:
@@ -65,7 +66,7 @@ def test_runs_that_are_loaded_at_the_same_time_stay_below_the_bound(runs: Path) 
         assert refused.status == 429
         assert served.loaded == 1
 
-    asyncio.run(use_both())
+    run_async(use_both())
 
 
 @pytest.mark.usefixtures("no_accidental_collection")
@@ -91,7 +92,7 @@ def test_a_replaced_run_is_freed_after_its_last_request(
             await asyncio.sleep(0.01)
         assert first() is None
 
-    asyncio.run(replace())
+    run_async(replace())
 
 
 def test_a_run_that_has_grown_above_the_bound_is_not_loaded_again(
@@ -112,7 +113,7 @@ def test_a_run_that_has_grown_above_the_bound_is_not_loaded_again(
             await use(served, "model")
         assert caught.value.status == 400  # it would not help to try again
 
-    asyncio.run(grow())
+    run_async(grow())
     assert "model was replaced, but cannot be loaded: model has" in capsys.readouterr().err
 
 
@@ -124,7 +125,7 @@ def test_the_precision_is_that_of_networks_and_is_checked_at_the_start(runs: Pat
             assert network.fingerprint == f"chainrule-{network.run.fingerprint.hex()}-int8"
             return [counted.run.precision, network.run.precision]
 
-    assert asyncio.run(precisions()) == ["float32", "int8"]
+    assert run_async(precisions()) == ["float32", "int8"]
     with pytest.raises(ConfigError, match="--precision is 'int4'; expected float32 or int8"):
         Library([runs / "lstm"], precision="int4")
     with pytest.raises(ConfigError, match=r"lstm has [\d.e-]+ gigabytes, more than --memory; raise --memory"):
@@ -152,7 +153,7 @@ def test_files_that_vanish_while_they_are_read_do_not_harm_the_run_in_memory(
             assert (caught.value.status, caught.value.retry_after) == (503, 5)
         await use(served, "model")
 
-    asyncio.run(replace())
+    run_async(replace())
 
 
 def test_the_size_of_a_folder_that_is_being_replaced(

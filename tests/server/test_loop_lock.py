@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 import chainrule as cr
 from chainrule.server.loop_lock import LoopLock
+from services import run_async
 
 
 def test_one_task_of_all_loops_holds_the_lock() -> None:
@@ -54,7 +55,7 @@ def test_tasks_come_in_order_and_a_cancelled_one_is_passed_over() -> None:
         async with lock:
             return order
 
-    assert asyncio.run(main())[-2:] == [3, 4]
+    assert run_async(main())[-2:] == [3, 4]
 
 
 def test_an_error_frees_the_lock() -> None:
@@ -66,7 +67,7 @@ def test_an_error_frees_the_lock() -> None:
         async with lock:
             return "free"
 
-    assert asyncio.run(main()) == "free"
+    assert run_async(main()) == "free"
 
 
 def test_an_application_answers_several_event_loops(runs: Path) -> None:
