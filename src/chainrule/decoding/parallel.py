@@ -77,7 +77,10 @@ class ParallelTranslator(Protocol):
         ...
 
     def check(self, state: State, position: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Any]:
-        """Read T tokens from a position on -> the most probable token after each, RT, and the path for `advance`."""
+        """Read T tokens from a position on -> the most probable token after each, RT, and the path for `advance`.
+
+        Tokens after the first one that is not the next of its row are undefined.
+        """
         ...
 
     def advance(self, state: State, path: Any, last_R: list[int]) -> State:

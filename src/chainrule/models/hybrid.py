@@ -38,6 +38,7 @@ from chainrule.models.hybrid_compiled import (
     add_table,
     best_with_log_probs,
     best_words,
+    check_compiled,
     predicts,
     read_compiled,
     second_best,
@@ -189,13 +190,13 @@ class Hybrid(Translator):
     def check(self, state: DecoderState, position: int | Tensor, tokens_RT: Tensor) -> tuple[Tensor, Tensor]:
         """Read T tokens from a position on, which may differ by row.
 
-        Returns the most probable token after each, RT, and the recurrent states after each, RTU.
+        Returns the most probable token after each, RT, and the recurrent states after each, RTU. Tokens after the first
+        one that is not the next of its row are undefined.
         """
         T, last = tokens_RT.shape[1], position if isinstance(position, int) else int(position.max())
         memory = self._prepare_positions(state.memory, last + T)
         if predicts(memory) and memory.parallel is not None:
-            log_probs_RTV, path_RTU = read_compiled(memory, state.hidden_RU, position, tokens_RT, "all")
-            return log_probs_RTV.argmax(2), path_RTU
+            return check_compiled(memory, state.hidden_RU, position, tokens_RT)
         if memory.compiled is not None:
             features_RTD, path_RTU = read_compiled(memory, state.hidden_RU, position, tokens_RT, "features")
         else:

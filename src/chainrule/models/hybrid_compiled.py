@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,6 +12,8 @@ from chainrule.engines.decode.hybrid import CompiledHybrid, HybridSource, Predic
 from chainrule.layers.compiled import as_array
 from chainrule.layers.outputs.mixed import MixedOutput
 from chainrule.models.hybrid_state import DecoderMemory, ParallelPrediction
+
+Array = np.ndarray[Any, Any]
 
 TABLE_ENTRIES = 2**24
 """Largest table of log p by the parallel branch, positions times tokens, that is computed before the first step."""
@@ -23,8 +27,30 @@ def read_compiled(
     Returns log p after the last, RV, log p after each, RTV, or the features after each, RTD; and the states after each,
     RTU.
     """
+    (engine, given), (R, T) = _given(memory, hidden_RU, position, tokens_RT), tokens_RT.shape
+    results, path_NU = engine.read(*given, wanted)
+    found, path_RTU = torch.from_numpy(results), torch.from_numpy(path_NU).view(R, T, -1)
+    return (found if wanted == "last" else found.view(R, T, -1)), path_RTU
+
+
+def check_compiled(
+    memory: DecoderMemory, hidden_RU: Tensor, position: int | Tensor, tokens_RT: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Read T tokens from a position on -> the most probable token after each, RT, and the states after each, RTU.
+
+    After the first one that is not the next token of its row the others are -1.
+    """
+    engine, given = _given(memory, hidden_RU, position, tokens_RT)
+    words_RT, path_NU = engine.check(*given)
+    return torch.from_numpy(words_RT), torch.from_numpy(path_NU).view(*tokens_RT.shape, -1)
+
+
+def _given(
+    memory: DecoderMemory, hidden_RU: Tensor, position: int | Tensor, tokens_RT: Tensor
+) -> tuple[CompiledHybrid, tuple[Array, Array, HybridSource, Array]]:
+    """The engine, and what it reads."""
     assert memory.compiled is not None
-    (engine, count_A), (R, T) = memory.compiled, tokens_RT.shape
+    engine, count_A = memory.compiled
     prediction = None
     if memory.parallel is not None and memory.parallel.table_ALV is not None:
         odds_AL, table_ALV = memory.parallel.odds_AL, memory.parallel.table_ALV
@@ -37,11 +63,8 @@ def read_compiled(
         prediction,
         memory.rows,
     )
-    position_R = np.full(R, position) if isinstance(position, int) else as_array(position)
-    hidden = as_array(hidden_RU.contiguous())
-    results, path_NU = engine.read(as_array(tokens_RT), hidden, source, position_R, wanted)
-    found, path_RTU = torch.from_numpy(results), torch.from_numpy(path_NU).view(R, T, -1)
-    return (found if wanted == "last" else found.view(R, T, -1)), path_RTU
+    position_R = np.full(len(tokens_RT), position) if isinstance(position, int) else as_array(position)
+    return engine, (as_array(tokens_RT), as_array(hidden_RU.contiguous()), source, position_R)
 
 
 def predicts(memory: DecoderMemory) -> bool:

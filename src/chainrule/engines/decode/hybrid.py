@@ -110,11 +110,40 @@ class CompiledHybrid:
     ) -> tuple[Array, Array]:
         """Read T tokens of each row after a state, from a position on -> the results, and the states after each, NU."""
         R, T = tokens_RT.shape
-        M, S = R if wanted == "last" else R * T, source.keys_ASX.shape[1]
-        predicts = wanted != "features"
+        M, predicts = R if wanted == "last" else R * T, wanted != "features"
         width = self.vocabulary if predicts else self.width
         assert width is not None
         results, path_NU = np.empty((M, width), np.float32), np.empty((R * T, self.real_units), np.float32)
+        given = self._given(tokens_RT, hidden_RU, source, position_R, (R, T, source.rows, M), predicts=predicts)
+        kernel.read_tokens(*given[:-1], (path_NU, results, predicts), given[-1])
+        return results, path_NU
+
+    def check(self, tokens_RT: Array, hidden_RU: Array, source: HybridSource, position_R: Array) -> tuple[Array, Array]:
+        """Read T tokens of each row -> the most probable token after each, RT, and the states after each, NU.
+
+        After the first one that is not the next token of its row the others are -1.
+        """
+        R, T = tokens_RT.shape
+        assert self.vocabulary is not None
+        word_N, path_NU = np.empty(R * T, np.int64), np.empty((R * T, self.real_units), np.float32)
+        sizes = R, T, source.rows, R * T, self.vocabulary
+        given = self._given(tokens_RT, hidden_RU, source, position_R, sizes, predicts=True)
+        log_p = np.empty(rounded_up(self.vocabulary), np.float32)
+        kernel.check_tokens(*given[:-1], (path_NU, word_N, log_p), given[-1])
+        return word_N.reshape(R, T), path_NU
+
+    def _given(
+        self,
+        tokens_RT: Array,
+        hidden_RU: Array,
+        source: HybridSource,
+        position_R: Array,
+        sizes: tuple[int, ...],
+        *,
+        predicts: bool,
+    ) -> tuple[Any, ...]:
+        """The arguments of a kernel, without its results, and the arrays that it works in."""
+        (R, T), M, S = tokens_RT.shape, sizes[3], source.keys_ASX.shape[1]
         memory = source.keys_ASX.reshape(-1), source.values_ASX.reshape(-1), S, source.count_A, self._order(S)
         places = position_R, source.joined_ALD.reshape(-1), source.joined_ALD.shape[1]
         prediction = NO_PREDICTION
@@ -122,12 +151,8 @@ class CompiledHybrid:
             odds_AK, table_AKV = source.prediction
             prediction = odds_AK.reshape(-1), table_AKV.reshape(-1), odds_AK.shape[1]
         room = self._room.arrays(kernel.make_room, self.model, R * T, R, M if predicts else 0, M, S)
-        token_N, sizes = np.ascontiguousarray(tokens_RT).reshape(-1), (R, T, source.rows, M)
-        found = path_NU, results, predicts
-        kernel.read_tokens(
-            self.model, self.embedding, token_N, sizes, hidden_RU, memory, places, prediction, found, room
-        )
-        return results, path_NU
+        token_N = np.ascontiguousarray(tokens_RT).reshape(-1)
+        return self.model, self.embedding, token_N, sizes, hidden_RU, memory, places, prediction, room
 
     def _order(self, count: int) -> Array:
         """0, 1, …, count - 1."""

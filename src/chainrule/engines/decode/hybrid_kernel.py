@@ -22,7 +22,7 @@ from chainrule.engines.decode.linear import FLOATS, LINEARS, OUTPUTS, aligned, a
 from chainrule.engines.decode.maps import add, copy
 from chainrule.engines.decode.recurrent_cells import activate_gru, add_tanh, finish_gru
 from chainrule.engines.decode.source_attention import additive_score, dot, mix_values
-from chainrule.engines.decode.stack_kernel import log_softmax
+from chainrule.engines.decode.stack_kernel import first_largest, log_softmax
 from chainrule.engines.decode.vectors import LANES
 
 
@@ -77,32 +77,76 @@ def read_tokens(model, embedding, token_N, sizes, hidden_RU, memory, places, pre
     results     (path_NU, scores_MV or features_MD, whether log p is wanted)
     """
     shape, weights = model
-    R, T, W, M = sizes
     path_NU, found, predicts = results
-    _, (_, states), _, _, (features, logits), _ = room
-    _recur(model, embedding, token_N, R, T, hidden_RU, room)
-    for n in range(R * T):
-        copy(states, n * shape[UNITS], path_NU[n], 0, path_NU.shape[1])
-    attend_to_sources(model, R, T, W, memory, room)
-    _join(model, T, W, M, R, places, room)
-    D = -(-shape[WIDTH] // LANES) * LANES
+    features, logits = room[4]
+    _find_features(model, embedding, token_N, sizes, hidden_RU, memory, places, path_NU, room)
+    M, D = sizes[3], -(-shape[WIDTH] // LANES) * LANES
     if not predicts:
         for m in range(M):
             copy(features, m * D, found[m], 0, shape[WIDTH])
         return
     words = weights[LINEARS][shape[OUTPUT], OUTPUTS]
     apply_linear(weights, shape[OUTPUT], features, 0, D, logits, 0, words, M, room[5])
-    odds, table, K = prediction
     for m in range(M):
         log_softmax(logits, m * words, found[m])
-        if K:
-            n = m if M == R * T else m * T + T - 1
-            row = n // T
-            place = row // W * K + min(places[0][row] + n % T, K - 1)
-            ratio = odds[place]
-            if shape[GATE] >= 0:
-                ratio += _product(weights[FLOATS], shape[GATE], features, m * D, shape[WIDTH])
-            _mix(found[m], table, place * len(found[m]), ratio)
+        _add_prediction(model, m, sizes, places, prediction, found[m], features)
+
+
+@compiled
+def check_tokens(model, embedding, token_N, sizes, hidden_RU, memory, places, prediction, results, room):  # type: ignore[no-untyped-def]
+    """Read tokens: write the most probable token after each item of a row, up to the first that is not the next item.
+
+    results   (path_NU, word_N, log_p): a word is -1 after that; `log_p` has room for log p of all words, rounded up to
+              whole vectors. The other arguments are those of `read_tokens`, with a result for each item.
+    """
+    shape, weights = model
+    R, T = sizes[:2]
+    path_NU, word_N, log_p = results
+    features, logits = room[4]
+    _find_features(model, embedding, token_N, sizes, hidden_RU, memory, places, path_NU, room)
+    words, D = weights[LINEARS][shape[OUTPUT], OUTPUTS], -(-shape[WIDTH] // LANES) * LANES
+    apply_linear(weights, shape[OUTPUT], features, 0, D, logits, 0, words, R * T, room[5])
+    vocabulary = sizes[4]
+    for row in range(R):
+        right = True
+        for n in range(row * T, (row + 1) * T):
+            word_N[n] = -1
+            if right:
+                log_softmax(logits, n * words, log_p[:vocabulary])
+                _add_prediction(model, n, sizes, places, prediction, log_p[:vocabulary], features)
+                word_N[n] = first_largest(log_p, 0, vocabulary)
+                right = n + 1 < (row + 1) * T and word_N[n] == token_N[n + 1]
+
+
+@compiled
+def _find_features(model, embedding, token_N, sizes, hidden_RU, memory, places, path_NU, room):  # type: ignore[no-untyped-def]
+    """The features of all results, and the states after each item."""
+    shape = model[0]
+    R, T, W, M = sizes[:4]
+    states = room[1][1]
+    _recur(model, embedding, token_N, R, T, hidden_RU, room)
+    for n in range(R * T):
+        copy(states, n * shape[UNITS], path_NU[n], 0, path_NU.shape[1])
+    attend_to_sources(model, R, T, W, memory, room)
+    _join(model, T, W, M, R, places, room)
+
+
+@compiled
+def _add_prediction(model, m, sizes, places, prediction, log_p, features):  # type: ignore[no-untyped-def]
+    """Mix log p of result m with the prediction of the parallel branch, if there is one."""
+    shape, weights = model
+    R, T, W, M = sizes[:4]
+    odds, table, K = prediction
+    if not K:
+        return
+    n = m if M == R * T else m * T + T - 1
+    row = n // T
+    place = row // W * K + min(places[0][row] + n % T, K - 1)
+    ratio = odds[place]
+    if shape[GATE] >= 0:
+        width = -(-shape[WIDTH] // LANES) * LANES
+        ratio += _product(weights[FLOATS], shape[GATE], features, m * width, shape[WIDTH])
+    _mix(log_p, table, place * len(log_p), ratio)
 
 
 @compiled

@@ -11,8 +11,7 @@ from chainrule.engines.decode.compiling import compiled
 from chainrule.engines.decode.linear import INPUTS, LINEARS, OUTPUTS, aligned, apply_linear
 from chainrule.engines.decode.room import Room
 from chainrule.engines.decode.screening import Screen, find_words, make_screen
-from chainrule.engines.decode.stack_kernel import log_softmax, log_total
-from chainrule.engines.decode.vectors import LANES, largest
+from chainrule.engines.decode.stack_kernel import first_largest, log_softmax, log_total
 
 Array = np.ndarray[Any, Any]
 
@@ -92,13 +91,8 @@ def _choose_best(weights, number, features, vocabulary, found, logits, spare):  
     apply_linear(weights, number, features, 0, count, logits, 0, width, rows, spare)
     for row in range(rows):
         at = row * width
-        total = log_total(logits, at, vocabulary)
-        top, best = largest(logits, at, width // LANES), 0
-        while best + LANES < width and largest(logits, at + best, 1) != top:
-            best += LANES
-        while best + 1 < vocabulary and logits[at + best] != top:
-            best += 1
-        words[row], log_probs[row] = best, top - total
+        total, best = log_total(logits, at, vocabulary), first_largest(logits, at, vocabulary)
+        words[row], log_probs[row] = best, logits[at + best] - total
 
 
 @compiled

@@ -177,6 +177,20 @@ def log_softmax(scores, at, results):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def first_largest(scores, at, count):  # type: ignore[no-untyped-def]
+    """The place of the largest of some scores, the first of equal ones; room for whole vectors follows them."""
+    vectors = -(-count // LANES)
+    for j in range(at + count, at + vectors * LANES):
+        scores[j] = LOWEST
+    top, best = largest(scores, at, vectors), 0
+    while best + LANES < count and largest(scores, at + best, 1) != top:
+        best += LANES
+    while best + 1 < count and scores[at + best] != top:
+        best += 1
+    return best
+
+
+@compiled
 def log_total(scores, at, count):  # type: ignore[no-untyped-def]
     """ln Σ exp(score)."""
     vectors = -(-count // LANES)
