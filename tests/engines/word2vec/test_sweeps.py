@@ -103,7 +103,8 @@ def test_threads_learn(threads: int) -> None:
     assert reached == 6 * one.chunks
     assert after.words == 5 * before.words == 5 * int((tokens != 1).sum())
     # Threads that write the same few vectors at once lose some of their changes, more or fewer in each run.
-    assert after.loss / after.measured < 0.97 * before.loss / before.measured
+    share = 0.9 if threads == 1 else 0.97
+    assert after.loss / after.measured < share * before.loss / before.measured
     vectors = one.weights.inputs_VD / np.linalg.norm(one.weights.inputs_VD, axis=1, keepdims=True)
     cosines = vectors @ vectors.T - 2 * np.eye(20)
     assert (cosines.argmax(1) == np.arange(20) ^ 1).all()

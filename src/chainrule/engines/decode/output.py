@@ -77,19 +77,25 @@ def _make_room(output: CompiledOutput, rows: int) -> tuple[Any, ...]:
 
 
 @compiled
-def _write_log_probs(weights, number, features, results, logits, spare):  # type: ignore[no-untyped-def]
-    rows, count, width = len(results), weights[LINEARS][number, INPUTS], weights[LINEARS][number, OUTPUTS]
+def _score(weights, number, features, rows, logits, spare):  # type: ignore[no-untyped-def]
+    """Write the scores of all words for some rows of features -> the numbers per row."""
+    count, width = weights[LINEARS][number, INPUTS], weights[LINEARS][number, OUTPUTS]
     apply_linear(weights, number, features, 0, count, logits, 0, width, rows, spare)
-    for row in range(rows):
+    return width
+
+
+@compiled
+def _write_log_probs(weights, number, features, results, logits, spare):  # type: ignore[no-untyped-def]
+    width = _score(weights, number, features, len(results), logits, spare)
+    for row in range(len(results)):
         log_softmax(logits, row * width, results[row])
 
 
 @compiled
 def _choose_best(weights, number, features, vocabulary, found, logits, spare):  # type: ignore[no-untyped-def]
     words, log_probs = found
-    rows, count, width = len(words), weights[LINEARS][number, INPUTS], weights[LINEARS][number, OUTPUTS]
-    apply_linear(weights, number, features, 0, count, logits, 0, width, rows, spare)
-    for row in range(rows):
+    width = _score(weights, number, features, len(words), logits, spare)
+    for row in range(len(words)):
         at = row * width
         total, best = log_total(logits, at, vocabulary), first_largest(logits, at, vocabulary)
         words[row], log_probs[row] = best, logits[at + best] - total
@@ -98,9 +104,8 @@ def _choose_best(weights, number, features, vocabulary, found, logits, spare):  
 @compiled
 def _choose_second(weights, number, features, vocabulary, found, logits, spare):  # type: ignore[no-untyped-def]
     words, gaps = found
-    rows, count, width = len(words), weights[LINEARS][number, INPUTS], weights[LINEARS][number, OUTPUTS]
-    apply_linear(weights, number, features, 0, count, logits, 0, width, rows, spare)
-    for row in range(rows):
+    width = _score(weights, number, features, len(words), logits, spare)
+    for row in range(len(words)):
         scores = logits[row * width : row * width + vocabulary]
         top, second, best, chosen = LOWEST, LOWEST, -1, -1
         for word in range(len(scores)):

@@ -102,7 +102,7 @@ def loop(builder: Any, count: Any, zeros: Sequence[Any], body: Callable[[Any, li
 def unrolled_loop(
     builder: Any, count: Any, zeros: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]], times: int
 ) -> list[Any]:
-    """The same, with `times` bodies in a row while so many are left; `count` may be 0."""
+    """The same, also for a count of 0; a pass of the loop has `times` bodies, and a second loop does the rest."""
 
     def several(index: Any, sums: list[Any]) -> list[Any]:
         for shift in range(times):
